@@ -1,0 +1,1 @@
+"""Millpond: a state layer for stateful stream processing on Spark."""

@@ -1,0 +1,146 @@
+"""The kernel: what runs once per record or byte. Batches go in and out as Arrow; the GIL is released inside.
+
+Encoded rows, the form in which grouped rows travel between an ingest task and a store, are record batches with
+the columns `hash: uint64`, `slice: int64`, `key` and `value` (fixed-size binary where the layout is fixed, else
+binary).
+"""
+
+from collections.abc import Iterator
+from typing import final
+
+import pyarrow as pa
+
+BUCKETS: int
+"""Number of buckets: the top 12 bits of a key's hash are its bucket."""
+FORMAT_VERSION: int
+"""Version of the file format this kernel writes; it reads this one and no other."""
+
+class KernelError(Exception):
+    """Bad bytes or a failed read; the message names the file. Base of the two below."""
+
+class DamagedFile(KernelError): ...
+class NewerFormat(KernelError): ...
+
+class Overflow(ArithmeticError):
+    """An integer sum left the range of int64 under `sum_int`."""
+
+@final
+class Layout:
+    """How an operator's groups lie in bytes. Equal arguments give equal bytes in every process."""
+
+    def __new__(
+        cls,
+        input: pa.Schema,
+        keys: int,
+        aggregates: list[tuple[str, list[int], int | None]],
+        panes: tuple[int, int, int, int] | None = None,
+        keyed_time: tuple[int, int] | None = None,
+    ) -> Layout:
+        """`aggregates`: (op, input positions, filter position). `panes`: (column, size, slide, offset) and
+        `keyed_time`: (expiry column, slice length), times in microseconds."""
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Keys, then the buffers of the aggregates in order."""
+    @property
+    def encoded_schema(self) -> pa.Schema: ...
+    def identity(self) -> pa.RecordBatch:
+        """One encoded row with the empty key and empty aggregates, for operators without keys."""
+
+@final
+class Combiner:
+    """Encodes a task's rows, combines those of the same group while that pays, and sorts them out by shard."""
+
+    def __new__(
+        cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None
+    ) -> Combiner:
+        """`shard_starts`: the first bucket of each shard, the first being 0. Rows all of whose windows end at or
+        before `late_before_us` are counted as late and left out."""
+    def push(self, batch: pa.RecordBatch) -> None: ...
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]:
+        """What was gathered since the last drain, as (shard, encoded rows)."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+@final
+class PackWriter:
+    """Writes one pack: a header and any number of runs. Nothing is readable before `finish`."""
+
+    def __new__(cls, path: str, buffer_bytes: int = ...) -> PackWriter: ...
+    def finish(self) -> int:
+        """Flushes to disk and returns the pack's length; a pack without runs is removed and gives 0."""
+    def discard(self) -> None: ...
+
+@final
+class Run:
+    """An immutable run of rows in hash order inside a pack, with its key filter and block index in memory."""
+
+    @staticmethod
+    def open(layout: Layout, path: str, offset: int, length: int) -> Run:
+        """Checks magic, version and checksums of header, index and filter; blocks are checked when read."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+def merge_runs(
+    layout: Layout, runs: list[Run], writer: PackWriter, first_bucket: int, end_bucket: int, whole: bool
+) -> tuple[int, int, int]:
+    """Merges runs, given oldest first, into one; the newest row of a key wins. `whole`: nothing older exists, so
+    deleted keys are left out. Returns (offset, length, rows)."""
+
+@final
+class Store:
+    """The read-modify-write store of one operator in one shard: one table per slice, memory over runs.
+
+    One writer. `merge`, `put`, `delete`, `delete_expired` and `drop` belong to the running batch until `commit`
+    or `abort`.
+    """
+
+    def __new__(
+        cls, layout: Layout, first_bucket: int, end_bucket: int, memory_bytes: int
+    ) -> Store: ...
+    def restore(self, slice: int, rows: int, runs: list[Run]) -> None:
+        """Puts a committed slice in place, its runs oldest first."""
+    def merge(self, encoded: pa.RecordBatch) -> None: ...
+    def put(self, encoded: pa.RecordBatch) -> None: ...
+    def delete(self, encoded: pa.RecordBatch) -> None: ...
+    def get(self, encoded: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """The groups of the given keys in the output schema, and which of them exist."""
+    def slices(self) -> list[tuple[int, int]]:
+        """(slice, groups in it), dropped ones left out, in order."""
+    def touched_slices(self) -> list[int]: ...
+    def scan(
+        self,
+        slices: list[int],
+        touched_only: bool = False,
+        expired_at_us: int | None = None,
+        max_rows: int = ...,
+    ) -> Iterator[pa.RecordBatch]:
+        """Groups of the slices in the output schema; those of one key are merged, slices in the given order.
+        `touched_only`: only keys that the running batch changed in one of the slices. `expired_at_us`: only
+        groups that expire at or before it (keyed time)."""
+    def delete_expired(self, slice: int, expired_at_us: int) -> int: ...
+    def drop(self, slice: int) -> None: ...
+    def flush(self, writer: PackWriter) -> list[tuple[int, int, int, int]]:
+        """Writes what the running batch changed and has not been flushed yet, as (slice, offset, length, rows)."""
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that the next flush would write."""
+    def add_pending(self, slice: int, run: Run) -> None:
+        """A flushed run of the running batch; it becomes committed or is forgotten with the batch."""
+    def commit(self) -> None:
+        """The batch's changes are now the state. Evicts what exceeds the memory."""
+    def abort(self) -> None: ...
+    def replace(self, slice: int, first: int, count: int, run: Run) -> bool:
+        """Puts a merged run in the place of the committed runs `first` to `first + count` (oldest is 0). False,
+        and nothing changed, when the slice is gone."""
+    def runs(self, slice: int) -> list[Run]: ...
+    def stats(self) -> dict[str, int]:
+        """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
+        false_positives, read_bytes."""

@@ -1,0 +1,105 @@
+"""The description of one stateful operator, shared by the planner, the ingest tasks and the state service.
+
+It is plain data: it crosses processes as bytes and is kept beside the state, so that a restarted query can be
+compared with the one that wrote it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+
+__all__ = ["Aggregate", "AggregateOp", "Column", "KeyedTime", "OperatorSpec", "OutputMode", "Panes", "TimeSpec"]
+
+OutputMode = Literal["append", "update", "complete"]
+
+AggregateOp = Literal[
+    "count",  # rows whose inputs are all non-null (no inputs: every row)              -> [int64]
+    "sum_int",  # int64, an overflow is an error                                       -> [int64]
+    "sum_int_wrapping",  # int64, an overflow wraps around                             -> [int64]
+    "sum_int_try",  # int64, an overflow makes the sum null                            -> [int64, bool is_empty]
+    "sum_float",  # float64                                                            -> [float64]
+    "sum_decimal",  # decimal128 of the input's own type, an overflow makes it null    -> [decimal, bool is_empty]
+    "min",  # smallest non-null input in Spark's order, any orderable type             -> [T]
+    "max",  # largest                                                                  -> [T]
+    "first",  # first input, nulls included                                            -> [T, bool value_set]
+    "last",  # last input, nulls included                                              -> [T, bool value_set]
+    "first_non_null",  # first non-null input                                          -> [T, bool value_set]
+    "last_non_null",  # last non-null input                                            -> [T, bool value_set]
+    "min_by",  # inputs (value, order): value at the smallest non-null order           -> [V, O]
+    "max_by",  # inputs (value, order): value at the largest non-null order            -> [V, O]
+    "bit_and",  # any signed integer type, nulls ignored                               -> [T]
+    "bit_or",
+    "bit_xor",
+    "moments",  # float64: count, mean and sum of squared differences, nulls ignored   -> [float64 n, float64 avg, float64 m2]
+]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A named column with its Spark type as Spark writes it in SQL, for messages and comparison."""
+
+    name: str
+    type: str
+
+
+class Aggregate(msgspec.Struct, frozen=True):
+    """One aggregate that is kept merged. `inputs` and `filter` are positions in the operator's input schema."""
+
+    op: AggregateOp
+    inputs: tuple[int, ...]
+    filter: int | None = None
+    """A boolean column: rows in which it is not true are left out of this aggregate."""
+    text: str = ""
+    """How the query writes it, with its type; for messages and comparison."""
+
+
+class Panes(msgspec.Struct, frozen=True, tag="panes"):
+    """Aligned windows over a timestamp column, kept as panes: the pieces that no window border cuts."""
+
+    column: int
+    """Position of the timestamp column (int64 microseconds) in the input schema."""
+    size_us: int
+    slide_us: int
+    offset_us: int
+    window: Column
+    """The window column of the query."""
+
+
+class KeyedTime(msgspec.Struct, frozen=True, tag="keyed"):
+    """Groups whose key holds their own expiry time, for example a window column made by an operator below."""
+
+    column: int
+    """Position of the expiry column (int64 microseconds, may be null: never expires) in the input schema."""
+    slice_us: int
+    """Groups that expire within one interval of this length share a table."""
+    key: Column
+    """The key column that carries the time."""
+
+
+TimeSpec = Panes | KeyedTime
+
+
+class OperatorSpec(msgspec.Struct, frozen=True):
+    """Everything the kernel and the service need to know of one keyed aggregate."""
+
+    name: str
+    keys: tuple[Column, ...]
+    """The group keys, windows of `Panes` left out. Key i is column i of the input schema."""
+    aggregates: tuple[Aggregate, ...]
+    time: TimeSpec | None
+    """None: groups never expire."""
+    input_ipc: bytes
+    """Arrow schema of what ingest tasks read: keys first, then the other columns, in any order."""
+    output_ipc: bytes
+    """Arrow schema of what is emitted: keys, buffers of the aggregates in order, and for `Panes` the window's
+    start and end as the last two columns."""
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.input_ipc))
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.output_ipc))
