@@ -1,0 +1,100 @@
+"""When to merge the runs of a table, and when to rewrite packs that mostly hold garbage.
+
+Two bounds: bytes on disk for each live byte, and runs that a read may have to look into. Within them the
+least is written: a table that only grows is merged by tiers of size (each byte about log2 times), one whose
+keys are overwritten is merged whole when its garbage is due (each byte about `amplification / (amplification
+- 1)` times).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = ["Limits", "Merge", "PackUse", "Rest", "SliceView", "decide", "decide_rewrite"]
+
+_TIER_RATIO = 2
+"""An older run joins a merge if it is at most so many times as large as all newer ones together."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The bounds to keep."""
+
+    max_space_amplification: float
+    max_runs: int
+    small_bytes: int = 64 << 10
+    """Below this, garbage is not worth a rewrite."""
+
+
+class SliceView(msgspec.Struct, frozen=True):
+    """One table: the bytes of its runs, oldest first, and how many of them are live."""
+
+    run_bytes: tuple[int, ...]
+    live_bytes: int
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """Merge `count` runs from `first` on (0 is the oldest) into one; from 0 on, deleted keys can go."""
+
+    first: int
+    count: int
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """Nothing to do."""
+
+
+class PackUse(msgspec.Struct, frozen=True):
+    """How many bytes of a pack the state still points at, and how many the pack has."""
+
+    live_bytes: int
+    total_bytes: int
+
+
+def decide(view: SliceView, limits: Limits) -> Merge | Rest:
+    """Obeying once brings the table within both bounds, as far as `live_bytes` is right."""
+    runs = len(view.run_bytes)
+    total_bytes = sum(view.run_bytes)
+    # A single run holds no garbage of its own; rewriting it could go on for ever if `live_bytes` is too low.
+    if runs < 2:
+        return Rest()
+    if total_bytes > limits.small_bytes and total_bytes > limits.max_space_amplification * view.live_bytes:
+        return Merge(0, runs)
+    if runs > limits.max_runs:
+        count = max(_tier(view.run_bytes), runs - limits.max_runs + 1)
+        return Merge(runs - count, count)
+    return Rest()
+
+
+def decide_rewrite(packs: Mapping[str, PackUse], limits: Limits) -> tuple[str, ...]:
+    """Packs whose live part is to be written anew, so that the rest can go; best yield first.
+
+    A pack is deleted as a whole, so a little long-lived data can pin much that is dead.
+    """
+    live_bytes = sum(use.live_bytes for use in packs.values())
+    total_bytes = sum(use.total_bytes for use in packs.values())
+    allowed_bytes = max(limits.max_space_amplification * live_bytes, limits.small_bytes)
+    chosen: list[str] = []
+    for name, use in sorted(packs.items(), key=lambda item: (-_dead_share(item[1]), item[0])):
+        if total_bytes <= allowed_bytes or _dead_share(use) <= 0:
+            break
+        chosen.append(name)
+        total_bytes -= use.total_bytes - use.live_bytes
+    return tuple(chosen)
+
+
+def _tier(run_bytes: tuple[int, ...]) -> int:
+    """How many of the newest runs can be merged without rewriting much old data."""
+    newer_bytes = run_bytes[-1]
+    count = 1
+    for older_bytes in reversed(run_bytes[:-1]):
+        if older_bytes > _TIER_RATIO * newer_bytes and count >= 2:
+            break
+        newer_bytes += older_bytes
+        count += 1
+    return count
+
+
+def _dead_share(use: PackUse) -> float:
+    return 1 - use.live_bytes / use.total_bytes if use.total_bytes else 0.0
