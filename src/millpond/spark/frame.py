@@ -1,0 +1,106 @@
+"""`mp.stream(df)`: a streaming DataFrame whose state Millpond keeps.
+
+The wrapper holds a real DataFrame and hands every call on to it; it only sees to it that what comes back is
+wrapped again, and that `writeStream` is Millpond's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.group import GroupedData
+
+from millpond.errors import InvalidQuery
+from millpond.spark.writer import StreamWriter
+
+__all__ = ["StreamFrame", "StreamGroups", "stream"]
+
+
+def stream(frame: DataFrame | StreamFrame) -> StreamFrame:
+    """Wraps a streaming DataFrame, from the DataFrame API or from SQL."""
+    if isinstance(frame, StreamFrame):
+        return frame
+    if not hasattr(frame, "_jdf"):
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            raise InvalidQuery(
+                "Spark Connect has no plan that Millpond could cut: use a classic session "
+                "(SparkSession.builder.master(...), no remote)"
+            )
+        raise InvalidQuery(f"mp.stream takes a streaming DataFrame, not {type(frame).__name__}")
+    if not frame.isStreaming:
+        raise InvalidQuery("mp.stream takes a streaming DataFrame; this one is a batch: read it with readStream")
+    return StreamFrame(frame)
+
+
+class StreamFrame:
+    """A streaming DataFrame whose state Millpond keeps. Every method of Spark's DataFrame works on it."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        return StreamWriter(self._frame)
+
+    @property
+    def unwrapped(self) -> DataFrame:
+        """The DataFrame underneath."""
+        return self._frame
+
+    def __getattr__(self, name: str) -> Any:
+        return _wrapping(getattr(self._frame, name))
+
+    def __getitem__(self, item: Any) -> Any:
+        return _wrap(self._frame[item])
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._frame)})
+
+    def __iter__(self) -> Iterator[Column]:
+        raise TypeError("a StreamFrame is not iterable")
+
+    def __repr__(self) -> str:
+        return f"Stream{self._frame!r}"
+
+
+class StreamGroups:
+    """What `groupBy` on a wrapped stream gives; its aggregates give wrapped streams."""
+
+    def __init__(self, groups: GroupedData) -> None:
+        self._groups = groups
+
+    def __getattr__(self, name: str) -> Any:
+        return _wrapping(getattr(self._groups, name))
+
+    def __repr__(self) -> str:
+        return f"Stream{self._groups!r}"
+
+
+def _wrapping(member: Any) -> Any:
+    if not callable(member) or isinstance(member, Column):
+        return _wrap(member)
+    return _wrapped_call(member)
+
+
+def _wrapped_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        plain = [_unwrap(arg) for arg in args]
+        return _wrap(method(*plain, **{name: _unwrap(arg) for name, arg in kwargs.items()}))
+
+    call.__name__ = getattr(method, "__name__", "call")
+    call.__doc__ = method.__doc__
+    return call
+
+
+def _wrap(value: Any) -> Any:
+    if isinstance(value, DataFrame):
+        return StreamFrame(value)
+    if isinstance(value, GroupedData):
+        return StreamGroups(value)
+    return value
+
+
+def _unwrap(value: Any) -> Any:
+    return value._frame if isinstance(value, StreamFrame) else value

@@ -1,0 +1,250 @@
+"""Spark's plan objects through the Java gateway: the few constructors and conversions that plan cutting needs.
+
+A call through the gateway costs about a tenth of a millisecond and looking a class up costs several, so classes
+are looked up once. What a plan means is not decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+__all__ = ["Catalyst", "JavaObject", "items", "kind", "plain_sql", "rebuild", "to_python_type"]
+
+JavaObject = Any
+"""An object of the JVM, held through the gateway."""
+
+_IDS = re.compile(r"#\d+L?")
+
+
+def items(seq: JavaObject) -> list[JavaObject]:
+    """The elements of a Scala sequence."""
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def kind(node: JavaObject) -> str:
+    """The simple class name of a plan node or expression."""
+    return str(node.getClass().getSimpleName())
+
+
+def to_python_type(java_type: JavaObject) -> DataType:
+    return _parse_datatype_json_string(java_type.json())
+
+
+def plain_sql(expression: JavaObject) -> str:
+    """The expression as Spark writes it in SQL, without what differs between two runs of the same query:
+    expression ids and the names of views and tables before a column's name."""
+    text = str(expression.sql())
+    for attribute in items(expression.references().toSeq()):
+        qualified = str(attribute.sql())
+        bare = _last_name_part(qualified)
+        if bare != qualified:
+            text = text.replace(qualified, bare)
+    return _IDS.sub("", text)
+
+
+def _last_name_part(qualified: str) -> str:
+    """`a.b.c` gives `c`; a dot between backquotes belongs to the name."""
+    quoted = False
+    start = 0
+    for i, character in enumerate(qualified):
+        if character == "`":
+            quoted = not quoted
+        elif character == "." and not quoted:
+            start = i + 1
+    return qualified[start:]
+
+
+class Catalyst:
+    """Spark's plan classes, reached through one session's gateway."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm = session._jvm
+        self._gateway = session.sparkContext._gateway
+
+    def _class(self, path: str) -> Any:
+        found = self._jvm
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def _object(self, path: str) -> JavaObject:
+        return getattr(getattr(self._jvm, f"{path}$"), "MODULE$")
+
+    @cached_property
+    def _array_list(self) -> Any:
+        return self._class("java.util.ArrayList")
+
+    @cached_property
+    def _to_scala(self) -> Any:
+        return self._class("scala.jdk.javaapi.CollectionConverters")
+
+    @cached_property
+    def _option(self) -> Any:
+        return self._class("scala.Option")
+
+    @cached_property
+    def nil(self) -> JavaObject:
+        return self._object("scala.collection.immutable.Nil")
+
+    def seq(self, elements: Iterable[JavaObject]) -> JavaObject:
+        gathered = self._array_list()
+        for element in elements:
+            gathered.add(element)
+        return self._to_scala.asScala(gathered).toSeq()
+
+    def some(self, value: JavaObject) -> JavaObject:
+        return self._option.apply(value)
+
+    # Expressions
+
+    @cached_property
+    def _expressions(self) -> Any:
+        return self._class("org.apache.spark.sql.catalyst.expressions")
+
+    @cached_property
+    def _alias(self) -> Any:
+        return self._expressions.Alias
+
+    @cached_property
+    def _known_not_null(self) -> Any:
+        return self._expressions.KnownNotNull
+
+    @cached_property
+    def _named_expression(self) -> JavaObject:
+        return self._object("org.apache.spark.sql.catalyst.expressions.NamedExpression")
+
+    @cached_property
+    def no_metadata(self) -> JavaObject:
+        return self._class("org.apache.spark.sql.types.Metadata").empty()
+
+    @cached_property
+    def long_type(self) -> JavaObject:
+        return self._object("org.apache.spark.sql.types.LongType")
+
+    @cached_property
+    def boolean_type(self) -> JavaObject:
+        return self._object("org.apache.spark.sql.types.BooleanType")
+
+    def alias(self, child: JavaObject, name: str) -> JavaObject:
+        return self.exact_alias(child, name, self._named_expression.newExprId(), self.nil, self.some(None))
+
+    def alias_as(self, child: JavaObject, attribute: JavaObject) -> JavaObject:
+        """`child` in the place of `attribute`: same id, name, qualifier and metadata."""
+        metadata = self.some(attribute.metadata())
+        return self.exact_alias(child, attribute.name(), attribute.exprId(), attribute.qualifier(), metadata)
+
+    def exact_alias(
+        self, child: JavaObject, name: str, expr_id: JavaObject, qualifier: JavaObject, metadata: JavaObject
+    ) -> JavaObject:
+        return self._alias(child, name, expr_id, qualifier, metadata, self.nil)
+
+    def attribute(self, name: str, data_type: JavaObject, nullable: bool) -> JavaObject:
+        """A new attribute that no plan produces yet."""
+        return self._expressions.AttributeReference(
+            name, data_type, nullable, self.no_metadata, self._named_expression.newExprId(), self.nil
+        )
+
+    def known_not_null(self, child: JavaObject) -> JavaObject:
+        return self._known_not_null(child)
+
+    def widened(self, child: JavaObject, data_type: JavaObject) -> JavaObject:
+        """`child` cast to a type that holds all its values."""
+        if child.dataType().equals(data_type):
+            return child
+        return self._expressions.Cast(child, data_type, self.some(None))
+
+    def both(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        return self._expressions.And(left, right)
+
+    def is_not_null(self, child: JavaObject) -> JavaObject:
+        return self._expressions.IsNotNull(child)
+
+    def micros(self, timestamp: JavaObject) -> JavaObject:
+        """A timestamp as int64 microseconds, without loss."""
+        return self._expressions.PreciseTimestampConversion(timestamp, timestamp.dataType(), self.long_type)
+
+    def struct_field(self, struct: JavaObject, ordinal: int) -> JavaObject:
+        return self._expressions.GetStructField(struct, ordinal, self.some(None))
+
+    def struct_of(self, fields: Iterable[tuple[str, JavaObject]]) -> JavaObject:
+        parts: list[JavaObject] = []
+        literal = self._object("org.apache.spark.sql.catalyst.expressions.Literal")
+        for name, value in fields:
+            parts += [literal.apply(name), value]
+        return self._expressions.CreateNamedStruct(self.seq(parts))
+
+    def normalized_key(self, key: JavaObject) -> JavaObject:
+        """The key in the form in which equal values have equal bytes: one zero, one NaN, maps in order."""
+        rules = "org.apache.spark.sql.catalyst.optimizer"
+        sorter = self._object(f"{rules}.InsertMapSortExpression")
+        if sorter.mapTypeExistsRecursively(key):
+            key = sorter.insertMapSortRecursively(key)
+        return self._object(f"{rules}.NormalizeFloatingNumbers").normalize(key)
+
+    def is_binary_stable(self, data_type: JavaObject) -> bool:
+        """False for strings whose collation takes different bytes for the same value."""
+        utils = self._object("org.apache.spark.sql.catalyst.util.UnsafeRowUtils")
+        return bool(utils.isBinaryStable(data_type))
+
+    def is_replaceable(self, expression: JavaObject) -> bool:
+        """True for functions that only stand for another expression, such as count_if."""
+        trait = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
+        return bool(is_instance_of(self._gateway, expression, trait))
+
+    def same_type(self, left: JavaObject, right: JavaObject) -> bool:
+        types = self._object("org.apache.spark.sql.types.DataType")
+        return bool(types.equalsIgnoreNullability(left, right))
+
+    # Plans
+
+    @cached_property
+    def _project(self) -> Any:
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.Project")
+
+    @cached_property
+    def _dataset(self) -> JavaObject:
+        return self._object("org.apache.spark.sql.classic.Dataset")
+
+    def project(self, columns: JavaObject, child: JavaObject) -> JavaObject:
+        """`columns`: a Scala sequence of named expressions."""
+        return self._project(columns, child)
+
+    def frame(self, plan: JavaObject, session: SparkSession) -> ClassicDataFrame:
+        return ClassicDataFrame(self._dataset.ofRows(session._jsparkSession, plan), session)
+
+    def check_streaming(self, plan: JavaObject, output_mode: str) -> None:
+        """Raises Spark's AnalysisException where Spark would not run the plan as a stream."""
+        modes = self._class("org.apache.spark.sql.streaming.OutputMode")
+        mode = getattr(modes, output_mode.capitalize())()
+        self._object("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker").checkForStreaming(
+            plan, mode
+        )
+
+    def flattened(self, plan: JavaObject) -> JavaObject:
+        """The plan without names of views and tables, and with WITH clauses put where they are used."""
+        inline = self._class("org.apache.spark.sql.catalyst.optimizer.InlineCTE")(True, False, False)
+        plan = inline.apply(plan)
+        plan = self._object("org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases").apply(plan)
+        return self._object("org.apache.spark.sql.catalyst.analysis.EliminateView").apply(plan)
+
+
+def rebuild(
+    catalyst: Catalyst, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
+) -> JavaObject:
+    """The expression with every subtree for which `replace` answers exchanged for the answer, from the top."""
+    answer = replace(expression)
+    if answer is not None:
+        return answer
+    children = items(expression.children())
+    rebuilt = [rebuild(catalyst, child, replace) for child in children]
+    if all(new is old for new, old in zip(rebuilt, children, strict=True)):
+        return expression
+    return expression.withNewChildren(catalyst.seq(rebuilt))

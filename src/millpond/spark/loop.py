@@ -1,0 +1,311 @@
+"""The batch loop: begin, ingest, seal, emit, commit, once per micro-batch, inside Spark's `foreachBatch`.
+
+A batch is tried again when the state service or a Python worker died under it. What counts of a try is decided
+by the service; what counts of a batch, by its commit record.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyspark.errors import ArithmeticException
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond._kernel import Overflow
+from millpond.errors import Conflict, CorruptState, Fenced, MillpondError, Unavailable
+from millpond.semantics.operator import OutputMode
+from millpond.service.client import ServiceClient
+from millpond.service.messages import BatchTry, OpenRequest, Receipt, SealRequest
+from millpond.service.process import ServiceProcess
+from millpond.settings import Settings
+from millpond.spark.checkpoint import offsets_digest
+from millpond.spark.emit import emitted_frame
+from millpond.spark.figures import BatchFigures, FigureLog
+from millpond.spark.ingest import RECEIPT_SCHEMA, ingest_task, read_receipt
+from millpond.spark.plan import CutPlan
+from millpond.spark.sinks import Sink
+from millpond.spark.watermark import WatermarkReader
+from millpond.storage.collect import collect
+from millpond.storage.protocol import publish_commit
+from millpond.storage.slotlog import Lease
+
+__all__ = ["BatchLoop"]
+
+# What Spark says when a Python worker was killed, and what tasks say when the service did not answer them.
+_PASSING_FAILURES = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "millpond.errors.Unavailable",
+    "millpond.errors.Conflict",
+)
+
+
+class BatchLoop:
+    """Called by Spark with each micro-batch. One thread calls it; `close` may come from another."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: CutPlan,
+        mode: OutputMode,
+        sink: Sink,
+        settings: Settings,
+        *,
+        location: str,
+        lease: Lease,
+        service: ServiceProcess,
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._mode = mode
+        self._sink = sink
+        self._settings = settings
+        self._location = location
+        self._lease = lease
+        self._owner = lease.owner
+        self._service = service
+        self._client = self._open_service()
+        self._watermark_us = (lease.newest.watermark_us or 0) if lease.newest is not None else 0
+        self._reader: WatermarkReader | None = None
+        self._numbers = itertools.count(1)
+        self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="millpond-save")
+        self._collector: threading.Thread | None = None
+        self._last_size: tuple[int, int] | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self.figures = FigureLog()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            self._run(batch, batch_id)
+        except BaseException as error:
+            if not self.stopping.is_set():
+                self.failure = error
+            raise
+
+    def close(self) -> None:
+        """Ends the service. Called once the carrier query has ended."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._saver.shutdown(wait=True)
+        if self._collector is not None:
+            self._collector.join()
+        self._client.close()
+        self._service.stop()
+
+    # One batch
+
+    def _run(self, batch: DataFrame, batch_id: int) -> None:
+        streams = self._spark._jsparkSession.streams()
+        stream = streams.get(self._owner.query_id).streamingQuery()
+        offsets = offsets_digest(stream, batch_id)
+        if self._committed_before(batch_id, offsets):
+            return
+        if self._reader is None:
+            self._reader = WatermarkReader(self._spark, stream.logicalPlan(), self._watermark_us)
+        figures = BatchFigures(batch_id, operators=tuple(spec.name for spec in self._plan.operators))
+        while True:
+            figures.tries += 1
+            try:
+                self._try(batch, batch_id, stream.lastExecution(), offsets, figures)
+                break
+            except Exception as error:
+                if not self._may_retry(error) or self.stopping.is_set():
+                    raise
+                if figures.tries >= self._settings.batch_tries:
+                    raise Unavailable(
+                        f"batch {batch_id} failed {figures.tries} times, the last time with: {error}. Start the "
+                        "query again from its checkpoint once the cause is gone; nothing is lost"
+                    ) from error
+                self._revive_service()
+        self.figures.add(figures)
+
+    def _committed_before(self, batch_id: int, offsets: str) -> bool:
+        newest = self._lease.newest
+        if newest is None or batch_id > newest.batch_id:
+            return False
+        if batch_id < newest.batch_id or newest.offsets_digest != offsets:
+            raise CorruptState(
+                f"Spark replays batch {batch_id} with offsets that differ from those it was committed with in "
+                f"{self._location} (newest batch {newest.batch_id}): restore checkpoint and state from the same time"
+            )
+        return True
+
+    def _try(
+        self, batch: DataFrame, batch_id: int, execution: Any, offsets: str, figures: BatchFigures
+    ) -> None:
+        at = BatchTry(self._owner.run_id, batch_id, next(self._numbers))
+        before_us = self._watermark_us
+        watermark_us = before_us
+        figures.late_rows, figures.updated_rows, figures.milliseconds = [], [], {}
+        self._client.begin(at)
+        frame = batch
+        for operator, spec in enumerate(self._plan.operators):
+            with figures.timed("ingest"):
+                receipts = self._ingest(frame, at, operator, before_us)
+            if operator == 0:
+                assert self._reader is not None
+                watermark_us = self._reader.update(execution.executedPlan())
+                figures.input_rows = sum(receipt.input_rows for receipt in receipts)
+            figures.late_rows.append(sum(receipt.late_rows for receipt in receipts))
+            with figures.timed("seal"):
+                sealed = self._seal(
+                    SealRequest(at, operator, self._mode, receipts, before_us, watermark_us)
+                )
+            figures.updated_rows.append(sum(sealed.output_rows))
+            if operator == len(self._plan.operators) - 1:
+                saving = self._saver.submit(self._client.save, at)
+            with figures.timed("emit"):
+                emitted = emitted_frame(
+                    batch.sparkSession,
+                    self._client,
+                    self._service.endpoint,
+                    at,
+                    operator,
+                    schema=self._plan.emitted_types[operator],
+                    arrow_schema=spec.output_schema,
+                    rows_per_shard=sealed.output_rows,
+                    local_rows=self._settings.local_emit_rows,
+                )
+                frame = self._plan.above(operator, emitted)
+        try:
+            with figures.timed("emit"):
+                self._sink.write(frame, batch_id)
+        finally:
+            # The service works on the batch until the save ends, whatever became of the sink.
+            with figures.timed("waiting"):
+                failure = saving.exception()
+        if failure is not None:
+            raise failure
+        saved = saving.result()
+        figures.written_bytes = saved.written_bytes
+        with figures.timed("commit"):
+            publish_commit(
+                self._lease,
+                batch_id=batch_id,
+                offsets_digest=offsets,
+                input_rows=figures.input_rows,
+                watermark_us_before=before_us,
+                watermark_us=watermark_us,
+                manifest=saved.manifest,
+                committed_at_ms=time.time_ns() // 1_000_000,
+            )
+            self._watermark_us = figures.watermark_us = watermark_us
+            self._after_commit(at, figures)
+
+    def _after_commit(self, at: BatchTry, figures: BatchFigures) -> None:
+        """The batch is done; if the service can't be told, a new one opens from the record."""
+        try:
+            reply = self._client.commit(at)
+        except Unavailable:
+            self._revive_service()
+            return
+        figures.stats = reply.stats
+        self._collect(frozenset(reply.in_flight))
+
+    def _ingest(self, frame: DataFrame, at: BatchTry, operator: int, before_us: int) -> tuple[Receipt, ...]:
+        spec = self._plan.operators[operator]
+        task = ingest_task(
+            self._service.endpoint,
+            at,
+            operator,
+            spec,
+            self._owner.shard_starts,
+            before_us if spec.time is not None else None,
+        )
+        size = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
+        tasks = self._wanted_tasks(size)
+        if tasks is not None:
+            frame = frame.coalesce(tasks)
+        receipts = tuple(read_receipt(row[0]) for row in frame.mapInArrow(task, RECEIPT_SCHEMA).collect())
+        if size is not None:
+            self._last_size = (size, sum(receipt.input_rows for receipt in receipts))
+        overflow = next((receipt.overflow for receipt in receipts if receipt.overflow), None)
+        if overflow is not None:
+            raise _arithmetic_error(overflow)
+        return receipts
+
+    def _wanted_tasks(self, size: int | None) -> int | None:
+        """How many tasks a batch is worth, judged by the rows of the one before; None: as many as Spark plans."""
+        if size is None or self._last_size is None:
+            return None
+        last_size, last_rows = self._last_size
+        rows = last_rows * size / max(last_size, 1)
+        tasks = max(1, -(-int(rows) // self._settings.rows_per_task))
+        return tasks if tasks < self._spark.sparkContext.defaultParallelism else None
+
+    def _seal(self, request: SealRequest) -> Any:
+        try:
+            return self._client.seal(request)
+        except Overflow as error:
+            raise _arithmetic_error(str(error)) from error
+
+    # Failures
+
+    def _may_retry(self, error: Exception) -> bool:
+        if isinstance(error, Fenced | CorruptState):
+            return False
+        if isinstance(error, Unavailable | Conflict) or not self._service.alive:
+            return True
+        return not isinstance(error, MillpondError) and any(text in str(error) for text in _PASSING_FAILURES)
+
+    def _revive_service(self) -> None:
+        """Goes on with the service if it lives; otherwise a new one opens the newest committed version."""
+        if self._service.alive:
+            return
+        self._lease.check()
+        self._client.close()
+        self._service.stop()
+        self._service = ServiceProcess()
+        self._client = self._open_service()
+
+    def _open_service(self) -> ServiceClient:
+        client = self._service.wait_ready()
+        client.open(
+            OpenRequest(
+                location=self._location,
+                owner_slot=self._lease.slot,
+                operators=self._plan.operators,
+                shard_starts=self._owner.shard_starts,
+                commit=self._lease.newest,
+                settings=self._settings,
+            )
+        )
+        return client
+
+    # Old versions
+
+    def _collect(self, in_flight: frozenset[str]) -> None:
+        if self._collector is not None and self._collector.is_alive():
+            return
+        storage = self._lease.log.storage
+
+        def run() -> None:
+            try:
+                collect(
+                    storage, self._lease, keep_versions=self._settings.keep_versions, protected=in_flight
+                )
+            except Fenced:
+                pass  # the next commit says so where the user sees it
+            except (MillpondError, OSError):
+                pass  # what is left behind is found again after the next commit
+
+        self._collector = threading.Thread(target=run, name="millpond-collect", daemon=True)
+        self._collector.start()
+
+
+def _arithmetic_error(text: str) -> ArithmeticException:
+    return ArithmeticException(
+        f"[ARITHMETIC_OVERFLOW] {text}. Use 'try_sum' to tolerate overflow and return NULL instead, or set "
+        '"spark.sql.ansi.enabled" to "false" to bypass this error.'
+    )
+
+

@@ -1,0 +1,328 @@
+"""One streaming aggregate of Spark's plan as an operator: what it reads, keeps and emits, and how its results
+are made again from what it emits.
+
+Everything that can be built before the first batch is built here, so that a batch only puts its rows under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql.types import DataType, StructType
+
+from millpond.errors import InternalError, InvalidQuery
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateOp,
+    Column,
+    KeyedTime,
+    OperatorSpec,
+    OutputMode,
+    Panes,
+    TimeSpec,
+)
+from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
+from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
+from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
+from millpond.spark.windows import WindowForm, expiry_of, is_session_window, watermarked_key, window_form
+
+__all__ = ["Operator", "build_operator"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An attribute of the plan above that is filled from one emitted column."""
+
+    attribute: JavaObject
+    not_null: bool
+
+
+@dataclass(frozen=True)
+class Operator:
+    spec: OperatorSpec
+    emitted: StructType
+    below: JavaObject
+    """The plan that gives the operator's rows."""
+    window_nodes: int
+    """How many nodes under the aggregate, above `below`, only made windows and are replaced by panes."""
+    inputs: JavaObject
+    """The operator's input columns over `below`, as a Scala sequence."""
+    slots: tuple[Slot, ...]
+    """One for each emitted column."""
+    window: JavaObject | None
+    """With panes: the columns that also hold the window column, made from its start and end."""
+    results: JavaObject
+    """The aggregate's result columns over the slots' attributes, as a Scala sequence."""
+
+
+def build_operator(
+    catalyst: Catalyst, aggregate: JavaObject, name: str, output_mode: OutputMode, arrow: ArrowSettings
+) -> Operator:
+    return _Builder(catalyst, aggregate, name, arrow).build(output_mode)
+
+
+class _Inputs:
+    """The operator's input columns; equal expressions share one."""
+
+    def __init__(self) -> None:
+        self.expressions: list[JavaObject] = []
+        self.meanings: list[str] = []
+
+    def position(self, expression: JavaObject, meaning: str) -> int:
+        for i, known in enumerate(self.expressions):
+            if known.semanticEquals(expression):
+                return i
+        return self.append(expression, meaning)
+
+    def append(self, expression: JavaObject, meaning: str) -> int:
+        self.expressions.append(expression)
+        self.meanings.append(meaning)
+        return len(self.expressions) - 1
+
+
+class _Buffers:
+    """The merged aggregates of the operator and the attributes their emitted buffers fill; equal aggregates are
+    kept once."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+        self._known: dict[tuple[AggregateOp, tuple[int, ...], int | None], list[JavaObject]] = {}
+        self.aggregates: list[Aggregate] = []
+        self.slots: list[Slot] = []
+
+    def attributes(self, wanted: Aggregate, types: list[JavaObject]) -> list[JavaObject]:
+        identity = (wanted.op, wanted.inputs, wanted.filter)
+        if identity not in self._known:
+            number = len(self.aggregates)
+            made = []
+            for i, data_type in enumerate(types):
+                not_null = wanted.op in ("count", "moments") or (
+                    i == 1 and wanted.op not in ("min_by", "max_by")
+                )
+                attribute = self._catalyst.attribute(f"a{number}_{i}", data_type, not not_null)
+                self.slots.append(Slot(attribute, not_null))
+                made.append(attribute)
+            self.aggregates.append(wanted)
+            self._known[identity] = made
+        return self._known[identity]
+
+
+class _Builder:
+    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, name: str, arrow: ArrowSettings) -> None:
+        self._catalyst = catalyst
+        self._aggregate = aggregate
+        self._name = name
+        self._arrow = arrow
+        self._grouping = items(aggregate.groupingExpressions())
+        self._inputs = _Inputs()
+        self._buffers = _Buffers(catalyst)
+        self._key_slots: list[Slot] = []
+        self._group_values: list[tuple[JavaObject, JavaObject]] = []
+        """Grouping expressions that are no attributes, and the attributes that hold them above."""
+
+    def build(self, output_mode: OutputMode) -> Operator:
+        for key in self._grouping:
+            self._check_key(key)
+        timed_key = None if output_mode == "complete" else watermarked_key(self._grouping)
+        form = self._window_form(timed_key)
+        keys = self._add_keys(form)
+        results = [self._result(expression) for expression in items(self._aggregate.aggregateExpressions())]
+        time = self._time(timed_key, form)
+        return self._finish(keys, results, time, form)
+
+    def _check_key(self, key: JavaObject) -> None:
+        if is_session_window(key):
+            raise InvalidQuery(
+                f"{self._name}: session_window keeps state that Millpond does not take yet; use window(...), or "
+                "start the query with Spark's own writeStream"
+            )
+        if not self._catalyst.is_binary_stable(key.dataType()):
+            raise InvalidQuery(
+                f"{self._name}: the key {plain_sql(key)} holds strings with a collation under which different "
+                "bytes are equal, and Millpond compares keys by their bytes; group by lower(...) or use "
+                "`collate UTF8_BINARY`"
+            )
+
+    def _window_form(self, timed_key: JavaObject | None) -> WindowForm | None:
+        """Windows are cut into panes only when nothing but the grouping looks at the window column."""
+        if timed_key is None or kind(timed_key) != "AttributeReference":
+            return None
+        form = window_form(self._aggregate, timed_key)
+        if form is None:
+            return None
+        others = [key for key in self._grouping if not key.semanticEquals(timed_key)]
+        for expression in items(self._aggregate.aggregateExpressions()):
+            others += _aggregate_expressions(expression)
+        return None if any(e.references().contains(timed_key) for e in others) else form
+
+    def _add_keys(self, form: WindowForm | None) -> list[Column]:
+        columns: list[Column] = []
+        for key in self._grouping:
+            if form is not None and key.semanticEquals(form.window):
+                continue
+            is_attribute = kind(key) == "AttributeReference"
+            key_name = str(key.name()) if is_attribute else plain_sql(key)
+            self._inputs.append(self._catalyst.normalized_key(key), f"the key {key_name}")
+            columns.append(Column(key_name, _type_text(key)))
+            if is_attribute and not any(slot.attribute.exprId().equals(key.exprId()) for slot in self._key_slots):
+                attribute = key
+            else:
+                attribute = self._catalyst.attribute(key_name, key.dataType(), key.nullable())
+                self._group_values.append((key, attribute))
+            self._key_slots.append(Slot(attribute, not key.nullable()))
+        return columns
+
+    def _result(self, expression: JavaObject) -> JavaObject:
+        rebuilt = rebuild(self._catalyst, expression, self._replacement)
+        if kind(rebuilt) in ("Alias", "AttributeReference") and rebuilt.exprId().equals(expression.exprId()):
+            return rebuilt
+        return self._catalyst.alias_as(rebuilt, expression.toAttribute())
+
+    def _replacement(self, expression: JavaObject) -> JavaObject | None:
+        name = kind(expression)
+        if name == "AggregateExpression":
+            return self._value_of(expression)
+        if name == "AttributeReference" or name == "Literal":
+            return None
+        for key, attribute in self._group_values:
+            if key.semanticEquals(expression):
+                return attribute
+        return None
+
+    def _value_of(self, expression: JavaObject) -> JavaObject:
+        """Spark's final rule for an aggregate, over the emitted buffers."""
+        kept = keep(self._catalyst, expression.aggregateFunction(), self._name)
+        own_filter = expression.filter().get() if expression.filter().isDefined() else None
+        emitted = self._emitted_buffers(kept, own_filter)
+        wanted = items(kept.function.aggBufferAttributes())
+        if len(emitted) != len(wanted) or not all(
+            self._catalyst.same_type(have.dataType(), want.dataType())
+            for have, want in zip(emitted, wanted, strict=True)
+        ):
+            raise InternalError(
+                f"{self._name}: Spark keeps {plain_sql(kept.function)} as "
+                f"{[f'{b.name()} {_type_text(b)}' for b in wanted]}, Millpond as {[_type_text(b) for b in emitted]}"
+            )
+
+        def buffer(node: JavaObject) -> JavaObject | None:
+            if kind(node) == "AttributeReference":
+                for have, want in zip(emitted, wanted, strict=True):
+                    if node.exprId().equals(want.exprId()):
+                        return have
+            return None
+
+        return rebuild(self._catalyst, kept.function.evaluateExpression(), buffer)
+
+    def _emitted_buffers(self, kept: Kept, own_filter: JavaObject | None) -> list[JavaObject]:
+        """The attributes, in Spark's order, that the buffers of the function fill."""
+        per_part: list[list[JavaObject]] = []
+        for part in kept.parts:
+            inputs = tuple(self._inputs.position(e, f"the input {plain_sql(e)}") for e in part.inputs)
+            condition = part.when
+            if own_filter is not None:
+                condition = own_filter if condition is None else self._catalyst.both(own_filter, condition)
+            position = None
+            text = part.text
+            if condition is not None:
+                position = self._inputs.position(condition, f"the condition {plain_sql(condition)}")
+            if own_filter is not None:
+                text += f" where {plain_sql(own_filter)}"
+            aggregate = Aggregate(part.op, inputs, position, text)
+            per_part.append(self._buffers.attributes(aggregate, self._buffer_types(part.op, part.inputs)))
+        return [per_part[part][buffer] for part, buffer in kept.buffers]
+
+    def _buffer_types(self, op: AggregateOp, inputs: tuple[JavaObject, ...]) -> list[JavaObject]:
+        """The Spark types of what the kernel emits for an operation."""
+        match op:
+            case "count":
+                types = [self._catalyst.long_type]
+            case "moments":
+                types = [inputs[0].dataType()] * 3
+            case "min_by" | "max_by":
+                types = [inputs[0].dataType(), inputs[1].dataType()]
+            case _:
+                types = [inputs[0].dataType(), self._catalyst.boolean_type]
+        return types[: BUFFER_COUNTS[op]]
+
+    def _time(self, timed_key: JavaObject | None, form: WindowForm | None) -> TimeSpec | None:
+        if timed_key is None:
+            return None
+        column = Column(
+            str(timed_key.name()) if kind(timed_key) == "AttributeReference" else plain_sql(timed_key),
+            _type_text(timed_key),
+        )
+        if form is not None:
+            position = self._inputs.append(form.time, f"the time of {column.name}")
+            return Panes(position, form.size_us, form.slide_us, form.offset_us, column)
+        expiry, slice_us = expiry_of(self._catalyst, timed_key)
+        return KeyedTime(self._inputs.append(expiry, f"the expiry of {column.name}"), slice_us, column)
+
+    def _finish(
+        self, keys: list[Column], results: list[JavaObject], time: TimeSpec | None, form: WindowForm | None
+    ) -> Operator:
+        slots = self._key_slots + self._buffers.slots
+        window = None
+        if form is not None:
+            slots, window = self._with_window(slots, form.window)
+        names = [f"k{i}" for i in range(len(keys))]
+        input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
+        read = struct_of(
+            list(zip(input_names, map(_python_type, self._inputs.expressions), strict=True))
+        )
+        emitted_names = names + [str(slot.attribute.name()) for slot in slots[len(keys) :]]
+        emitted = struct_of(
+            list(zip(emitted_names, (_python_type(slot.attribute) for slot in slots), strict=True))
+        )
+        spec = OperatorSpec(
+            name=self._name,
+            keys=tuple(keys),
+            aggregates=tuple(self._buffers.aggregates),
+            time=time,
+            input_ipc=self._schema_bytes(read, self._inputs.meanings),
+            output_ipc=self._schema_bytes(emitted, emitted_names),
+        )
+        inputs = self._catalyst.seq(
+            self._catalyst.alias(expression, name)
+            for expression, name in zip(self._inputs.expressions, input_names, strict=True)
+        )
+        return Operator(
+            spec=spec,
+            emitted=emitted,
+            below=self._aggregate.child() if form is None else form.below,
+            window_nodes=0 if form is None else form.nodes,
+            inputs=inputs,
+            slots=tuple(slots),
+            window=window,
+            results=self._catalyst.seq(results),
+        )
+
+    def _with_window(self, slots: list[Slot], window: JavaObject) -> tuple[list[Slot], JavaObject]:
+        start_type = window.dataType().fields()[0].dataType()
+        start, end = (
+            self._catalyst.attribute(name, start_type, True) for name in ("window_start", "window_end")
+        )
+        struct = self._catalyst.struct_of([("start", start), ("end", end)])
+        columns: Iterable[JavaObject] = [
+            *(slot.attribute for slot in slots),
+            self._catalyst.alias_as(struct, window),
+        ]
+        return [*slots, Slot(start, False), Slot(end, False)], self._catalyst.seq(columns)
+
+    def _schema_bytes(self, columns: StructType, meanings: list[str]) -> bytes:
+        schema = arrow_schema(columns, operator=self._name, meanings=meanings, settings=self._arrow)
+        return bytes(schema.serialize())
+
+
+def _aggregate_expressions(expression: JavaObject) -> list[JavaObject]:
+    if kind(expression) == "AggregateExpression":
+        return [expression]
+    return [found for child in items(expression.children()) for found in _aggregate_expressions(child)]
+
+
+def _python_type(expression: JavaObject) -> DataType:
+    return to_python_type(expression.dataType())
+
+
+def _type_text(expression: JavaObject) -> str:
+    return str(nullable_everywhere(_python_type(expression)).simpleString())

@@ -1,0 +1,83 @@
+"""The running query: Spark's `StreamingQuery` with Millpond's figures, errors and end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millpond.spark.figures import with_figures
+from millpond.spark.loop import BatchLoop
+
+__all__ = ["MillpondQuery"]
+
+
+class MillpondQuery(StreamingQuery):
+    """A `StreamingQuery` whose state Millpond keeps. Ends its state service when the query ends."""
+
+    def __init__(self, jsq: Any, loop: BatchLoop, temporary: Path | None) -> None:
+        super().__init__(jsq)
+        self._loop = loop
+        self._temporary = temporary
+        self._ended = threading.Event()
+        threading.Thread(target=self._await_end, name="millpond-query", daemon=True).start()
+
+    def _await_end(self) -> None:
+        with contextlib.suppress(Exception):
+            self._jsq.awaitTermination()
+        self._loop.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._ended.set()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        try:
+            ended = super().awaitTermination(timeout)
+        except StreamingQueryException:
+            self._raise_failure()
+            raise
+        if timeout is None or ended:
+            self._ended.wait()
+        return ended
+
+    def processAllAvailable(self) -> None:
+        try:
+            super().processAllAvailable()
+        except StreamingQueryException:
+            self._raise_failure()
+            raise
+
+    def exception(self) -> Any:
+        """The error that ended the query, the original one where it was raised on Millpond's side."""
+        return self._loop.failure or super().exception()
+
+    def _raise_failure(self) -> None:
+        self._ended.wait()
+        if self._loop.failure is not None:
+            raise self._loop.failure
+
+    def stop(self) -> None:
+        self._loop.stopping.set()
+        super().stop()
+        self._ended.wait()
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        return [self._merged(json.loads(progress.json())) for progress in self._jsq.recentProgress()]
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        last = self._jsq.lastProgress()
+        return self._merged(json.loads(last.json())) if last else None
+
+    def _merged(self, progress: dict[str, Any]) -> StreamingQueryProgress:
+        return StreamingQueryProgress.fromJson(
+            with_figures(progress, self._loop.figures.get(progress["batchId"]))
+        )

@@ -1,0 +1,153 @@
+"""Which time a streaming aggregate runs by: aligned windows, a key that holds its own expiry, or none.
+
+Spark's analyser has already written `window(...)` out as arithmetic; this reads size, slide and offset back from
+that arithmetic, strictly. What does not look exactly as the analyser writes it is no window for us, and its
+column is then an ordinary key that Spark computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.spark.jvm import Catalyst, JavaObject, items, kind
+
+__all__ = ["WindowForm", "expiry_of", "is_session_window", "watermarked_key", "window_form"]
+
+_WATERMARK_DELAY = "spark.watermarkDelayMs"
+_TIME_WINDOW = "spark.timeWindow"
+_SESSION_WINDOW = "spark.sessionWindow"
+
+
+@dataclass(frozen=True)
+class WindowForm:
+    """Aligned windows as Spark wrote them out under an aggregate."""
+
+    window: JavaObject
+    """The window column that the aggregate groups by."""
+    time: JavaObject
+    """The row's time as int64 microseconds, over the columns of `below`."""
+    below: JavaObject
+    """The plan under the window arithmetic."""
+    nodes: int
+    """How many plan nodes the window arithmetic takes."""
+    size_us: int
+    slide_us: int
+    offset_us: int
+
+
+def watermarked_key(keys: list[JavaObject]) -> JavaObject | None:
+    """The key whose time a watermark follows; of several the first, as in Spark."""
+    return next((key for key in keys if _has_metadata(key, _WATERMARK_DELAY)), None)
+
+
+def is_session_window(key: JavaObject) -> bool:
+    return _has_metadata(key, _SESSION_WINDOW)
+
+
+def _has_metadata(key: JavaObject, entry: str) -> bool:
+    return kind(key) in ("AttributeReference", "Alias", "GetStructField") and bool(key.metadata().contains(entry))
+
+
+def expiry_of(catalyst: Catalyst, key: JavaObject) -> tuple[JavaObject, int]:
+    """When a group with this key expires, in int64 microseconds, and how long an interval shares a table.
+
+    Windows end together, so each end has a table of its own; plain timestamps are gathered by the second.
+    """
+    if key.dataType().typeName() == "struct":
+        return catalyst.micros(catalyst.struct_field(key, 1)), 1
+    return catalyst.micros(key), 1_000_000
+
+
+def window_form(aggregate: JavaObject, window: JavaObject) -> WindowForm | None:
+    """The windows right under the aggregate, if `window` is one of the analyser's and nothing else than the
+    grouping uses it."""
+    if not _has_metadata(window, _TIME_WINDOW):
+        return None
+    child = aggregate.child()
+    found = _tumbling(child, window) if kind(child) == "Project" else _sliding(child, window)
+    return None if found is None else _read_struct(found, window)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The window's start and end as the analyser wrote them, for the last window that a row lies in."""
+
+    struct: JavaObject
+    copies: int
+    """How many windows a row may lie in."""
+    below: JavaObject
+    nodes: int
+
+
+def _tumbling(project: JavaObject, window: JavaObject) -> _Written | None:
+    struct = None
+    for column in items(project.projectList()):
+        if column.exprId().equals(window.exprId()):
+            struct = column.child() if kind(column) == "Alias" else None
+        elif kind(column) != "AttributeReference":
+            return None
+    return None if struct is None else _Written(struct, 1, project.child(), 1)
+
+
+def _sliding(node: JavaObject, window: JavaObject) -> _Written | None:
+    """`Filter` over `Expand`: one copy of the row for each window it may lie in. Its columns besides the window
+    are those of the child."""
+    if kind(node) != "Filter" or kind(node.child()) != "Expand":
+        return None
+    expand = node.child()
+    outputs = items(expand.output())
+    first = items(expand.projections().apply(0))
+    struct = None
+    for output, value in zip(outputs, first, strict=True):
+        if output.exprId().equals(window.exprId()):
+            struct = value
+        elif kind(value) != "AttributeReference" or not value.exprId().equals(output.exprId()):
+            return None
+    return None if struct is None else _Written(struct, expand.projections().size(), expand.child(), 2)
+
+
+def _read_struct(written: _Written, window: JavaObject) -> WindowForm | None:
+    if kind(written.struct) != "CreateNamedStruct":
+        return None
+    parts = items(written.struct.children())
+    if len(parts) != 4:
+        return None
+    start, end = _micros_under(parts[1]), _micros_under(parts[3])
+    if start is None or end is None or kind(end) != "Add" or not end.left().semanticEquals(start):
+        return None
+    size = _long(end.right())
+    arithmetic = _read_start(start)
+    if size is None or arithmetic is None:
+        return None
+    time, slide, offset = arithmetic
+    if slide <= 0 or written.copies != -(-size // slide):
+        return None
+    return WindowForm(window, time, written.below, written.nodes, size, slide, offset % slide)
+
+
+def _read_start(start: JavaObject) -> tuple[JavaObject, int, int] | None:
+    """(time, slide, offset) from `(time - CASE WHEN r < 0 THEN r + slide ELSE r END) - 0` where r is
+    `(time - offset) % slide`."""
+    if kind(start) != "Subtract" or _long(start.right()) != 0 or kind(start.left()) != "Subtract":
+        return None
+    time, into_window = start.left().left(), start.left().right()
+    if kind(time) != "PreciseTimestampConversion" or kind(into_window) != "CaseWhen":
+        return None
+    branches = items(into_window.children())
+    if len(branches) != 3 or kind(branches[0]) != "LessThan" or kind(branches[2]) != "Remainder":
+        return None
+    remainder = branches[2]
+    if kind(remainder.left()) != "Subtract" or not remainder.left().left().semanticEquals(time):
+        return None
+    slide, offset = _long(remainder.right()), _long(remainder.left().right())
+    return None if slide is None or offset is None else (time, slide, offset)
+
+
+def _micros_under(field: JavaObject) -> JavaObject | None:
+    while kind(field) == "KnownNullable":
+        field = field.child()
+    return field.child() if kind(field) == "PreciseTimestampConversion" else None
+
+
+def _long(literal: JavaObject) -> int | None:
+    return int(literal.value()) if kind(literal) == "Literal" and literal.value() is not None else None

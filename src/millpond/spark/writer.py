@@ -1,0 +1,239 @@
+"""`writeStream` on a wrapped stream: the calls of Spark's DataStreamWriter, ending in a query of Millpond's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond._kernel import BUCKETS
+from millpond.errors import InvalidQuery
+from millpond.semantics.compare import differences
+from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.service.process import ServiceProcess
+from millpond.settings import Settings
+from millpond.spark.checkpoint import Checkpoint, open_checkpoint
+from millpond.spark.loop import BatchLoop
+from millpond.spark.plan import cut
+from millpond.spark.query import MillpondQuery
+from millpond.spark.sinks import open_sink
+from millpond.storage.protocol import verify_start
+from millpond.storage.slotlog import Head, Lease, SlotLog
+from millpond.storage.store import open_storage
+
+__all__ = ["StreamWriter"]
+
+_MODES: dict[str, OutputMode] = {"append": "append", "update": "update", "complete": "complete"}
+_OWN_OPTIONS = ("checkpointLocation", "stateLocation", "shards", "path", "queryName")
+_NEEDS_NO_CHECKPOINT = ("memory", "console", "noop")
+
+
+class StreamWriter:
+    """Options of Millpond's own: `stateLocation`, `shards`, and the settings whose names begin with `millpond.`."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self._mode: OutputMode = "append"
+        self._format: str | None = None
+        self._options: dict[str, str] = {}
+        self._partition_by: tuple[str, ...] = ()
+        self._trigger: dict[str, Any] = {}
+        self._name: str | None = None
+        self._function: Callable[[DataFrame, int], None] | None = None
+
+    def outputMode(self, outputMode: str) -> StreamWriter:
+        mode = _MODES.get(str(outputMode).lower())
+        if mode is None:
+            raise InvalidQuery(f"output mode {outputMode!r}: it is append, update or complete")
+        self._mode = mode
+        return self
+
+    def format(self, source: str) -> StreamWriter:
+        self._format = source
+        return self
+
+    def option(self, key: str, value: Any) -> StreamWriter:
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: Any) -> StreamWriter:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def partitionBy(self, *cols: str | list[str]) -> StreamWriter:
+        self._partition_by = tuple(
+            name for column in cols for name in ([column] if isinstance(column, str) else column)
+        )
+        return self
+
+    def queryName(self, queryName: str) -> StreamWriter:
+        self._name = queryName
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> StreamWriter:
+        if continuous is not None or realTime is not None:
+            raise InvalidQuery("Millpond runs micro-batches: use processingTime, availableNow or once")
+        given = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        self._trigger = {name: value for name, value in given.items() if value is not None}
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> StreamWriter:
+        self._function = func
+        return self
+
+    def foreach(self, f: Any) -> StreamWriter:
+        raise InvalidQuery(
+            f"foreach({getattr(f, '__name__', type(f).__name__)}) is not supported: use foreachBatch and write the "
+            "batch's rows from there"
+        )
+
+    def toTable(self, tableName: str) -> StreamWriter:
+        raise InvalidQuery(
+            f"toTable({tableName!r}) is not supported: use foreachBatch with write.saveAsTable, or a path"
+        )
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> MillpondQuery:
+        self.options(**options)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if path is not None:
+            self.option("path", path)
+        self._format = format or self._format
+        self._name = queryName or self._name or self._options.get("queryName")
+        return self._start()
+
+    def _start(self) -> MillpondQuery:
+        spark = self._frame.sparkSession
+        settings = Settings.resolve(
+            self._options, lambda name: spark.conf.get(name, None), os.environ
+        )
+        plan = cut(self._frame, self._mode)
+        service = ServiceProcess()
+        try:
+            location, temporary = self._checkpoint_location(spark)
+            checkpoint = open_checkpoint(spark, location)
+            state = self._options.get("stateLocation") or f"{location.rstrip('/')}/millpond"
+            lease = self._take(spark, checkpoint, state, plan.operators)
+            sink = open_sink(
+                spark,
+                self._frame,
+                format_=self._sink_format(spark),
+                path=self._options.get("path"),
+                options={
+                    name: value
+                    for name, value in self._options.items()
+                    if name not in _OWN_OPTIONS and not name.startswith("millpond.")
+                },
+                partition_by=self._partition_by,
+                mode=self._mode,
+                query_id=checkpoint.query_id,
+                query_name=self._name,
+                function=self._function,
+            )
+            loop = BatchLoop(
+                spark, plan, self._mode, sink, settings, location=state, lease=lease, service=service
+            )
+        except BaseException:
+            service.kill()
+            raise
+        try:
+            carrier = plan.source.writeStream.foreachBatch(loop).option("checkpointLocation", location)
+            if self._trigger:
+                carrier = carrier.trigger(**self._trigger)
+            if self._name is not None:
+                carrier = carrier.queryName(self._name)
+            query = carrier.start()
+        except BaseException:
+            loop.close()
+            raise
+        return MillpondQuery(query._jsq, loop, temporary)
+
+    def _sink_format(self, spark: SparkSession) -> str:
+        return self._format or str(spark.conf.get("spark.sql.sources.default"))
+
+    def _checkpoint_location(self, spark: SparkSession) -> tuple[str, Path | None]:
+        """The checkpoint's location, and the directory to remove afterwards if it is a temporary one."""
+        location = self._options.get("checkpointLocation")
+        if location:
+            return location, None
+        base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if base:
+            return f"{base.rstrip('/')}/{self._name or uuid.uuid4()}", None
+        if self._function is None and self._sink_format(spark) not in _NEEDS_NO_CHECKPOINT:
+            raise InvalidQuery(
+                "checkpointLocation must be specified either through option('checkpointLocation', DIR) or "
+                "the setting spark.sql.streaming.checkpointLocation"
+            )
+        temporary = Path(tempfile.mkdtemp(prefix="millpond-checkpoint-"))
+        return str(temporary), temporary
+
+    def _take(
+        self, spark: SparkSession, checkpoint: Checkpoint, state: str, operators: tuple[OperatorSpec, ...]
+    ) -> Lease:
+        """Checks that state, checkpoint and query belong together, then makes this driver the owner."""
+        log = SlotLog(open_storage(state))
+        head = log.head()
+        verify_start(
+            head,
+            spark_last_committed_batch=checkpoint.last_committed_batch,
+            spark_query_id=checkpoint.query_id,
+            checkpoint_is_new=checkpoint.is_new,
+            location=state,
+        )
+        if head.newest is not None and head.owner is not None:
+            changed = differences(head.owner.operators, operators)
+            if changed:
+                raise InvalidQuery(
+                    f"the query differs from the one whose state is in {state}: {'; '.join(changed)}. Start the "
+                    "changed query with a new checkpoint and an empty state directory"
+                )
+        return log.take(
+            query_id=checkpoint.query_id,
+            run_id=str(uuid.uuid4()),
+            driver=f"{socket.gethostname()} process {os.getpid()}",
+            operators=operators,
+            shard_starts=self._shard_starts(spark, head),
+            taken_at_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _shard_starts(self, spark: SparkSession, head: Head) -> tuple[int, ...]:
+        wanted = self._options.get("shards")
+        if wanted is not None and not (wanted.isdigit() and 1 <= int(wanted) <= BUCKETS):
+            raise InvalidQuery(f"option shards = {wanted!r}: it is a number from 1 to {BUCKETS}")
+        if head.newest is not None and head.owner is not None:
+            kept = head.owner.shard_starts
+            if wanted is not None and int(wanted) != len(kept):
+                raise InvalidQuery(
+                    f"option shards = {wanted}: the state has {len(kept)} shards, and their number can't be "
+                    "changed yet; leave the option out or start with a new checkpoint"
+                )
+            return kept
+        shards = int(wanted) if wanted is not None else spark.sparkContext.defaultParallelism
+        shards = min(shards, BUCKETS)
+        return tuple(shard * BUCKETS // shards for shard in range(shards))
