@@ -45,6 +45,25 @@ impl RowCodec {
         Ok(self.converter.convert_columns(columns)?)
     }
 
+    /// Writes rows of fixed width into `out`, one every `stride` bytes, `at` bytes after its start.
+    pub fn encode_fixed(
+        &self,
+        columns: &[ArrayRef],
+        out: &mut [u8],
+        stride: usize,
+        at: usize,
+    ) -> Result<()> {
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let rows = self.encode(columns)?;
+        for (out, row) in out.chunks_exact_mut(stride).zip(&rows) {
+            let row = row.data();
+            out[at..at + row.len()].copy_from_slice(row);
+        }
+        Ok(())
+    }
+
     /// The bytes of a row of nulls.
     pub fn null_row(&self, types: &[DataType]) -> Result<Vec<u8>> {
         let nulls: Vec<ArrayRef> = types.iter().map(|t| new_null_array(t, 1)).collect();

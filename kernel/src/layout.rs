@@ -158,6 +158,29 @@ impl Layout {
         self.key_codec.decode(&rows)
     }
 
+    /// Whether the batch has the columns of the input schema; their names do not matter.
+    pub(crate) fn check_input(&self, batch: &RecordBatch) -> Result<()> {
+        let (given, expected) = (batch.schema(), &self.input);
+        if given.fields().len() != expected.fields().len() {
+            return Err(Error::invalid(format!(
+                "a batch of {} columns, the input has {}",
+                given.fields().len(),
+                expected.fields().len()
+            )));
+        }
+        for (given, expected) in given.fields().iter().zip(expected.fields()) {
+            if !given.data_type().equals_datatype(expected.data_type()) {
+                return Err(Error::invalid(format!(
+                    "column {} is of type {}, the input has {}",
+                    given.name(),
+                    given.data_type(),
+                    expected.data_type()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of a group that has seen no row.
     pub fn empty_value(&self) -> Vec<u8> {
         vec![0; self.aggregates.fixed_len()]

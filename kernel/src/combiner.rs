@@ -1,0 +1,357 @@
+//! What an ingest task does with its rows: encode them, combine those of the same group while that pays, and sort
+//! them out by shard.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+
+use crate::aggregate::Partials;
+use crate::arena::Arena;
+use crate::encoded::ByteColumn;
+use crate::error::{Error, Result};
+use crate::hash::{BUCKETS, bucket, hash_key};
+use crate::index::{Found, Index};
+use crate::key::KeyRows;
+use crate::layout::Layout;
+use crate::time::Placement;
+
+/// Rows encoded at once: enough to work by column, few enough to stay in the processor's cache.
+const CHUNK_ROWS: usize = 4096;
+/// After this many rows it is decided whether combining goes on.
+const TRIAL_ROWS: usize = 32_768;
+/// Above this share of distinct groups combining costs more than it saves.
+const MOST_DISTINCT: f64 = 0.6;
+/// Bytes of keys or values in one drained batch whose rows vary in width; Arrow's offsets end at 2 GiB.
+const MOST_BATCH_BYTES: usize = 1 << 30;
+
+pub struct Combiner {
+    layout: Arc<Layout>,
+    shard_of_bucket: Vec<u32>,
+    shards: usize,
+    late_before: Option<i64>,
+    rows: u64,
+    late_rows: u64,
+    groups: Groups,
+    chunk: Chunk,
+}
+
+/// Encoded rows in order of arrival, those of one group combined as long as there is an index.
+struct Groups {
+    index: Option<Index>,
+    kept: usize,
+    hashes: Vec<u64>,
+    slices: Vec<i64>,
+    keys: Arena,
+    values: Arena,
+}
+
+/// The rows being encoded.
+#[derive(Default)]
+struct Chunk {
+    keys: KeyRows,
+    hashes: Vec<u64>,
+    slices: Vec<i64>,
+    /// The rows that stay; empty: all.
+    kept: Vec<usize>,
+    partials: Partials,
+    value: Vec<u8>,
+    merged: Vec<u8>,
+}
+
+impl Combiner {
+    /// `shard_starts`: the first bucket of each shard.
+    pub fn new(
+        layout: Arc<Layout>,
+        shard_starts: &[u32],
+        late_before: Option<i64>,
+    ) -> Result<Self> {
+        let rising = shard_starts.windows(2).all(|pair| pair[0] < pair[1]);
+        let within = shard_starts.last().is_some_and(|last| *last < BUCKETS);
+        if shard_starts.first() != Some(&0) || !rising || !within {
+            return Err(Error::invalid(format!(
+                "the first buckets of shards must rise from 0 and stay below {BUCKETS}"
+            )));
+        }
+        let shard_of_bucket = (0..BUCKETS)
+            .map(|bucket| shard_starts.partition_point(|start| *start <= bucket) as u32 - 1)
+            .collect();
+        Ok(Self {
+            groups: Groups::new(&layout),
+            layout,
+            shard_of_bucket,
+            shards: shard_starts.len(),
+            late_before,
+            rows: 0,
+            late_rows: 0,
+            chunk: Chunk::default(),
+        })
+    }
+
+    /// Rows pushed, late ones included.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub fn late_rows(&self) -> u64 {
+        self.late_rows
+    }
+
+    /// Memory of what was gathered since the last drain.
+    pub fn memory_bytes(&self) -> usize {
+        self.groups.memory_bytes()
+    }
+
+    pub fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.layout.check_input(batch)?;
+        let total = batch.num_rows();
+        for start in (0..total).step_by(CHUNK_ROWS) {
+            let chunk = batch.slice(start, CHUNK_ROWS.min(total - start));
+            self.push_chunk(&chunk)?;
+        }
+        Ok(())
+    }
+
+    fn push_chunk(&mut self, batch: &RecordBatch) -> Result<()> {
+        let chunk = &mut self.chunk;
+        self.rows += batch.num_rows() as u64;
+        self.late_rows += chunk.place(&self.layout, batch, self.late_before);
+        chunk.keys.encode(&self.layout, batch)?;
+        chunk.hashes.clear();
+        let hashes = (0..batch.num_rows()).map(|row| hash_key(chunk.keys.get(row)));
+        chunk.hashes.extend(hashes);
+        self.layout
+            .aggregates()
+            .encode(batch, &mut chunk.partials)?;
+        self.groups.take(&self.layout, chunk)
+    }
+
+    /// What was gathered since the last drain, by shard. A shard comes more than once where its rows are more than
+    /// a batch can hold.
+    pub fn drain(&mut self) -> Result<Vec<(usize, RecordBatch)>> {
+        let groups = std::mem::replace(&mut self.groups, Groups::new(&self.layout));
+        let rows = groups.hashes.len();
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let mut starts = vec![0_usize; self.shards + 1];
+        for hash in &groups.hashes {
+            starts[self.shard(*hash) + 1] += 1;
+        }
+        if let Some(shard) = starts.iter().skip(1).position(|count| *count == rows)
+            && let (Some(key), Some(value)) = (self.layout.key_width(), self.layout.value_width())
+            && key > 0
+            && value > 0
+        {
+            // All rows go to one shard: their columns are already there.
+            let keys = ByteColumn::from_rows(key, groups.keys.into_rows());
+            let values = ByteColumn::from_rows(value, groups.values.into_rows());
+            let batch = self
+                .layout
+                .encoded_batch(groups.hashes, groups.slices, keys, values)?;
+            return Ok(vec![(shard, batch)]);
+        }
+        for shard in 0..self.shards {
+            starts[shard + 1] += starts[shard];
+        }
+        let mut next = starts.clone();
+        let mut order = vec![0_u32; rows];
+        for (row, hash) in groups.hashes.iter().enumerate() {
+            let place = &mut next[self.shard(*hash)];
+            order[*place] = row as u32;
+            *place += 1;
+        }
+        let mut drained = Vec::new();
+        for shard in 0..self.shards {
+            let mut rest = &order[starts[shard]..starts[shard + 1]];
+            while !rest.is_empty() {
+                let (batch, taken) = groups.gather(&self.layout, rest)?;
+                drained.push((shard, batch));
+                rest = &rest[taken..];
+            }
+        }
+        Ok(drained)
+    }
+
+    fn shard(&self, hash: u64) -> usize {
+        self.shard_of_bucket[bucket(hash) as usize] as usize
+    }
+}
+
+impl Chunk {
+    /// Finds the slices of the rows and which of them stay; returns how many are late.
+    fn place(&mut self, layout: &Layout, batch: &RecordBatch, late_before: Option<i64>) -> u64 {
+        let mut late = 0;
+        self.slices.clear();
+        self.kept.clear();
+        let (slices, kept) = (&mut self.slices, &mut self.kept);
+        layout.time().place(batch, late_before, |placement| {
+            let slice = match placement {
+                Placement::Slice(slice) => {
+                    kept.push(slices.len());
+                    slice
+                }
+                Placement::Late => {
+                    late += 1;
+                    0
+                }
+                Placement::Nowhere => 0,
+            };
+            slices.push(slice);
+        });
+        late
+    }
+
+    fn all_kept(&self) -> bool {
+        self.kept.len() == self.slices.len()
+    }
+}
+
+impl Groups {
+    fn new(layout: &Layout) -> Self {
+        Self {
+            index: Some(Index::new()),
+            kept: 0,
+            hashes: Vec::new(),
+            slices: Vec::new(),
+            keys: Arena::new(layout.key_width()),
+            values: Arena::new(layout.value_width()),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.index.as_ref().map_or(0, Index::memory_bytes)
+            + (self.hashes.capacity() + self.slices.capacity()) * 8
+            + self.keys.memory_bytes()
+            + self.values.memory_bytes()
+    }
+
+    fn take(&mut self, layout: &Layout, chunk: &mut Chunk) -> Result<()> {
+        if self.hashes.len() + chunk.kept.len() >= u32::MAX as usize {
+            return Err(Error::invalid(
+                "more than four billion rows without a drain",
+            ));
+        }
+        match self.index.take() {
+            Some(mut index) => {
+                self.combine(layout, chunk, &mut index)?;
+                self.kept += chunk.kept.len();
+                let distinct = index.len() as f64 / self.kept.max(1) as f64;
+                if self.kept < TRIAL_ROWS
+                    || self.kept - chunk.kept.len() >= TRIAL_ROWS
+                    || distinct <= MOST_DISTINCT
+                {
+                    self.index = Some(index);
+                }
+            }
+            None => self.append(layout, chunk),
+        }
+        Ok(())
+    }
+
+    fn combine(&mut self, layout: &Layout, chunk: &mut Chunk, index: &mut Index) -> Result<()> {
+        let fixed = layout.value_width().is_some();
+        for &row in &chunk.kept {
+            let (hash, slice, key) = (chunk.hashes[row], chunk.slices[row], chunk.keys.get(row));
+            let entry = self.hashes.len() as u32;
+            let (slices, keys) = (&self.slices, &self.keys);
+            let found = index.find_or_insert(spread(hash, slice), entry, |entry| {
+                slices[entry as usize] == slice && keys.get(entry as usize) == key
+            });
+            if !fixed {
+                chunk.partials.value(row, &mut chunk.value);
+            }
+            match found {
+                Found::Inserted => {
+                    self.hashes.push(hash);
+                    self.slices.push(slice);
+                    self.keys.push(key);
+                    match fixed {
+                        true => self.values.push(chunk.partials.fixed(row)),
+                        false => self.values.push(&chunk.value),
+                    }
+                }
+                Found::Entry(entry) if fixed => {
+                    let state = self.values.get_mut(entry as usize);
+                    layout.merge_fixed(state, chunk.partials.fixed(row))?;
+                }
+                Found::Entry(entry) => {
+                    let state = self.values.get(entry as usize);
+                    layout.merge_variable(state, &chunk.value, &mut chunk.merged)?;
+                    self.values.replace(entry as usize, &chunk.merged);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, layout: &Layout, chunk: &mut Chunk) {
+        let all = chunk.all_kept();
+        if all {
+            self.hashes.extend_from_slice(&chunk.hashes);
+            self.slices.extend_from_slice(&chunk.slices);
+        } else {
+            self.hashes
+                .extend(chunk.kept.iter().map(|row| chunk.hashes[*row]));
+            self.slices
+                .extend(chunk.kept.iter().map(|row| chunk.slices[*row]));
+        }
+        if all && layout.key_width().is_some() {
+            self.keys.extend(chunk.keys.bytes());
+        } else {
+            chunk
+                .kept
+                .iter()
+                .for_each(|row| self.keys.push(chunk.keys.get(*row)));
+        }
+        if layout.value_width().is_none() {
+            for row in &chunk.kept {
+                chunk.partials.value(*row, &mut chunk.value);
+                self.values.push(&chunk.value);
+            }
+        } else if all {
+            self.values.extend(chunk.partials.fixed_rows());
+        } else {
+            chunk
+                .kept
+                .iter()
+                .for_each(|row| self.values.push(chunk.partials.fixed(*row)));
+        }
+    }
+
+    /// A batch of the given rows, or of as many of the first ones as it can hold.
+    fn gather(&self, layout: &Layout, rows: &[u32]) -> Result<(RecordBatch, usize)> {
+        let taken = self.fitting(layout, rows);
+        let rows = &rows[..taken];
+        let pick = |row: &u32| *row as usize;
+        let hashes = rows.iter().map(|row| self.hashes[pick(row)]).collect();
+        let slices = rows.iter().map(|row| self.slices[pick(row)]).collect();
+        let mut keys = ByteColumn::with_capacity(layout.key_width(), taken, 0);
+        rows.iter()
+            .for_each(|row| keys.push(self.keys.get(pick(row))));
+        let mut values = ByteColumn::with_capacity(layout.value_width(), taken, 0);
+        rows.iter()
+            .for_each(|row| values.push(self.values.get(pick(row))));
+        Ok((layout.encoded_batch(hashes, slices, keys, values)?, taken))
+    }
+
+    /// How many of the rows fit into one batch; at least one.
+    fn fitting(&self, layout: &Layout, rows: &[u32]) -> usize {
+        if layout.key_width().is_some() && layout.value_width().is_some() {
+            return rows.len();
+        }
+        let mut bytes = 0;
+        for (taken, row) in rows.iter().enumerate() {
+            bytes += self.keys.get(*row as usize).len() + self.values.get(*row as usize).len();
+            if bytes > MOST_BATCH_BYTES && taken > 0 {
+                return taken;
+            }
+        }
+        rows.len()
+    }
+}
+
+/// Keeps the slices of one key apart in the index.
+#[inline]
+fn spread(hash: u64, slice: i64) -> u64 {
+    hash ^ ((slice as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32)
+}

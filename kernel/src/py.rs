@@ -1,0 +1,121 @@
+//! Layouts and combiners as Python sees them.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_pyarrow::PyArrowType;
+use arrow_schema::Schema;
+use pyo3::prelude::*;
+
+use crate::combiner::Combiner;
+use crate::error::{DamagedFile, Error, KernelError, NewerFormat, Overflow};
+use crate::hash::BUCKETS;
+use crate::layout::{AggregateSpec, Layout};
+use crate::time::Time;
+
+#[pyclass(name = "Layout", module = "millpond._kernel", frozen)]
+pub struct PyLayout {
+    pub layout: Arc<Layout>,
+}
+
+#[pymethods]
+impl PyLayout {
+    #[new]
+    #[pyo3(signature = (input, keys, aggregates, panes=None, keyed_time=None))]
+    fn new(
+        input: PyArrowType<Schema>,
+        keys: usize,
+        aggregates: Vec<AggregateSpec>,
+        panes: Option<(usize, i64, i64, i64)>,
+        keyed_time: Option<(usize, i64)>,
+    ) -> PyResult<Self> {
+        let time = match (panes, keyed_time) {
+            (None, None) => Time::None,
+            (Some((column, size, slide, offset)), None) => Time::Panes {
+                column,
+                size,
+                slide,
+                offset,
+            },
+            (None, Some((column, slice))) => Time::Keyed { column, slice },
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid("a layout has panes or keyed time, not both").into());
+            }
+        };
+        let layout = Layout::new(Arc::new(input.0), keys, &aggregates, time)?;
+        Ok(Self {
+            layout: Arc::new(layout),
+        })
+    }
+
+    #[getter]
+    fn output_schema(&self) -> PyArrowType<Schema> {
+        PyArrowType(self.layout.output_schema().as_ref().clone())
+    }
+
+    #[getter]
+    fn encoded_schema(&self) -> PyArrowType<Schema> {
+        PyArrowType(self.layout.encoded_schema().as_ref().clone())
+    }
+
+    fn identity(&self) -> PyResult<PyArrowType<RecordBatch>> {
+        Ok(PyArrowType(self.layout.identity()?))
+    }
+}
+
+#[pyclass(name = "Combiner", module = "millpond._kernel")]
+pub struct PyCombiner {
+    combiner: Combiner,
+}
+
+#[pymethods]
+impl PyCombiner {
+    #[new]
+    #[pyo3(signature = (layout, shard_starts, late_before_us=None))]
+    fn new(
+        layout: &PyLayout,
+        shard_starts: Vec<u32>,
+        late_before_us: Option<i64>,
+    ) -> PyResult<Self> {
+        let combiner = Combiner::new(Arc::clone(&layout.layout), &shard_starts, late_before_us)?;
+        Ok(Self { combiner })
+    }
+
+    fn push(&mut self, py: Python<'_>, batch: PyArrowType<RecordBatch>) -> PyResult<()> {
+        Ok(py.detach(|| self.combiner.push(&batch.0))?)
+    }
+
+    fn drain(&mut self, py: Python<'_>) -> PyResult<Vec<(usize, PyArrowType<RecordBatch>)>> {
+        let drained = py.detach(|| self.combiner.drain())?;
+        let batches = drained.into_iter();
+        Ok(batches
+            .map(|(shard, batch)| (shard, PyArrowType(batch)))
+            .collect())
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.combiner.rows()
+    }
+
+    #[getter]
+    fn late_rows(&self) -> u64 {
+        self.combiner.late_rows()
+    }
+
+    #[getter]
+    fn memory_bytes(&self) -> usize {
+        self.combiner.memory_bytes()
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("BUCKETS", BUCKETS)?;
+    module.add("KernelError", py.get_type::<KernelError>())?;
+    module.add("DamagedFile", py.get_type::<DamagedFile>())?;
+    module.add("NewerFormat", py.get_type::<NewerFormat>())?;
+    module.add("Overflow", py.get_type::<Overflow>())?;
+    module.add_class::<PyLayout>()?;
+    module.add_class::<PyCombiner>()
+}
