@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from millpond.cli import bench
 
 __all__ = ["app"]
 
@@ -11,11 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def commands() -> None:
-    """Keeps `doctor` a command of its own while there are few."""
+app.add_typer(bench.app, name="bench")
 
 
 @app.command()
@@ -24,3 +25,20 @@ def doctor() -> None:
     from millpond.cli.doctor import report
 
     raise typer.Exit(report())
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(min=5, help="How long the stream runs.")] = 45,
+    state: Annotated[
+        Path | None, typer.Option(help="Directory for the state; default: in the checkpoint.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the checkpoint, kept for the next run; default: temporary."),
+    ] = None,
+) -> None:
+    """Run a windowed query over a generated auction stream on Spark, and show how it goes."""
+    from millpond.cli.demo import run
+
+    run(seconds, state, checkpoint)

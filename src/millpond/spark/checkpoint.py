@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import InvalidQuery
 
-__all__ = ["Checkpoint", "open_checkpoint", "offsets_digest"]
+__all__ = ["Checkpoint", "offsets_digest", "open_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ def open_checkpoint(spark: SparkSession, location: str) -> Checkpoint:
     path = jvm.org.apache.hadoop.fs.Path(location)
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = path.getFileSystem(conf)
-    streams = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.StreamMetadata$").__getattr__("MODULE$")
+    streams = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.StreamMetadata$").__getattr__(
+        "MODULE$"
+    )
     metadata_path = jvm.org.apache.hadoop.fs.Path(path, "metadata")
     found = streams.read(metadata_path, conf)
     committed = _last_number(files, jvm.org.apache.hadoop.fs.Path(path, "commits"))

@@ -30,7 +30,10 @@ def emitted_frame(
     shards = [shard for shard, rows in enumerate(rows_per_shard) if rows]
     if sum(rows_per_shard) <= local_rows:
         batches = [
-            batch for shard in shards for batch in client.outputs(OutputKey(at, operator, shard)) if batch.num_rows
+            batch
+            for shard in shards
+            for batch in client.outputs(OutputKey(at, operator, shard))
+            if batch.num_rows
         ]
         return local_frame(session, pa.Table.from_batches(batches, arrow_schema), schema)
     numbers = session.range(0, len(rows_per_shard), 1, len(rows_per_shard))

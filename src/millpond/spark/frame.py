@@ -30,7 +30,9 @@ def stream(frame: DataFrame | StreamFrame) -> StreamFrame:
             )
         raise InvalidQuery(f"mp.stream takes a streaming DataFrame, not {type(frame).__name__}")
     if not frame.isStreaming:
-        raise InvalidQuery("mp.stream takes a streaming DataFrame; this one is a batch: read it with readStream")
+        raise InvalidQuery(
+            "mp.stream takes a streaming DataFrame; this one is a batch: read it with readStream"
+        )
     return StreamFrame(frame)
 
 

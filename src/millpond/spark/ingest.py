@@ -43,7 +43,9 @@ def ingest_task(
 
         context = TaskContext.get()
         key = StageKey(at, operator, context.partitionId(), context.taskAttemptId())
-        receipt = _ingest(endpoint, key, decode(spec_bytes, OperatorSpec), shard_starts, late_before_us, batches)
+        receipt = _ingest(
+            endpoint, key, decode(spec_bytes, OperatorSpec), shard_starts, late_before_us, batches
+        )
         yield pa.RecordBatch.from_pydict({"receipt": pa.array([encode(receipt)], pa.binary())})
 
     return run

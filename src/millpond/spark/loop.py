@@ -157,9 +157,7 @@ class BatchLoop:
                 figures.input_rows = sum(receipt.input_rows for receipt in receipts)
             figures.late_rows.append(sum(receipt.late_rows for receipt in receipts))
             with figures.timed("seal"):
-                sealed = self._seal(
-                    SealRequest(at, operator, self._mode, receipts, before_us, watermark_us)
-                )
+                sealed = self._seal(SealRequest(at, operator, self._mode, receipts, before_us, watermark_us))
             figures.updated_rows.append(sum(sealed.output_rows))
             if operator == len(self._plan.operators) - 1:
                 saving = self._saver.submit(self._client.save, at)
@@ -221,7 +219,9 @@ class BatchLoop:
             self._owner.shard_starts,
             before_us if spec.time is not None else None,
         )
-        size = int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
+        size = (
+            int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
+        )
         tasks = self._wanted_tasks(size)
         if tasks is not None:
             frame = frame.coalesce(tasks)
@@ -290,9 +290,7 @@ class BatchLoop:
 
         def run() -> None:
             try:
-                collect(
-                    storage, self._lease, keep_versions=self._settings.keep_versions, protected=in_flight
-                )
+                collect(storage, self._lease, keep_versions=self._settings.keep_versions, protected=in_flight)
             except Fenced:
                 pass  # the next commit says so where the user sees it
             except (MillpondError, OSError):
@@ -307,5 +305,3 @@ def _arithmetic_error(text: str) -> ArithmeticException:
         f"[ARITHMETIC_OVERFLOW] {text}. Use 'try_sum' to tolerate overflow and return NULL instead, or set "
         '"spark.sql.ansi.enabled" to "false" to bypass this error.'
     )
-
-

@@ -40,9 +40,8 @@ class MillpondQuery(StreamingQuery):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
             ended = super().awaitTermination(timeout)
-        except StreamingQueryException:
-            self._raise_failure()
-            raise
+        except StreamingQueryException as error:
+            raise self._original(error) from None
         if timeout is None or ended:
             self._ended.wait()
         return ended
@@ -50,18 +49,16 @@ class MillpondQuery(StreamingQuery):
     def processAllAvailable(self) -> None:
         try:
             super().processAllAvailable()
-        except StreamingQueryException:
-            self._raise_failure()
-            raise
+        except StreamingQueryException as error:
+            raise self._original(error) from None
 
     def exception(self) -> Any:
         """The error that ended the query, the original one where it was raised on Millpond's side."""
         return self._loop.failure or super().exception()
 
-    def _raise_failure(self) -> None:
+    def _original(self, error: Exception) -> BaseException:
         self._ended.wait()
-        if self._loop.failure is not None:
-            raise self._loop.failure
+        return self._loop.failure or error
 
     def stop(self) -> None:
         self._loop.stopping.set()

@@ -46,7 +46,12 @@ class FileSink:
     """Spark's own exactly-once file sink."""
 
     def __init__(
-        self, spark: SparkSession, format_: str, path: str, options: Mapping[str, str], partition_by: Sequence[str]
+        self,
+        spark: SparkSession,
+        format_: str,
+        path: str,
+        options: Mapping[str, str],
+        partition_by: Sequence[str],
     ) -> None:
         jvm = spark._jvm
         file_format = _java_class(jvm, _FILE_FORMATS[format_])()
@@ -140,7 +145,9 @@ def open_sink(
         return BatchFunctionSink(function)
     if format_ in _FILE_FORMATS:
         if path is None:
-            raise InvalidQuery(f"format {format_!r} needs a path: .option('path', DIRECTORY) or .start(DIRECTORY)")
+            raise InvalidQuery(
+                f"format {format_!r} needs a path: .option('path', DIRECTORY) or .start(DIRECTORY)"
+            )
         if mode != "append":
             raise InvalidQuery(
                 f"format {format_!r} takes output mode append, not {mode}: use foreachBatch for {mode}"

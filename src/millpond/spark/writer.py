@@ -31,7 +31,7 @@ from millpond.storage.store import open_storage
 __all__ = ["StreamWriter"]
 
 _MODES: dict[str, OutputMode] = {"append": "append", "update": "update", "complete": "complete"}
-_OWN_OPTIONS = ("checkpointLocation", "stateLocation", "shards", "path", "queryName")
+_OWN_OPTIONS = ("checkpointlocation", "statelocation", "shards", "path", "queryname")
 _NEEDS_NO_CHECKPOINT = ("memory", "console", "noop")
 
 
@@ -60,8 +60,14 @@ class StreamWriter:
         return self
 
     def option(self, key: str, value: Any) -> StreamWriter:
+        # Spark's options know no case.
+        for same in [name for name in self._options if name.lower() == key.lower()]:
+            del self._options[same]
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
+
+    def _option(self, key: str) -> str | None:
+        return next((value for name, value in self._options.items() if name.lower() == key.lower()), None)
 
     def options(self, **options: Any) -> StreamWriter:
         for key, value in options.items():
@@ -125,30 +131,28 @@ class StreamWriter:
         if path is not None:
             self.option("path", path)
         self._format = format or self._format
-        self._name = queryName or self._name or self._options.get("queryName")
+        self._name = queryName or self._name or self._option("queryName")
         return self._start()
 
     def _start(self) -> MillpondQuery:
         spark = self._frame.sparkSession
-        settings = Settings.resolve(
-            self._options, lambda name: spark.conf.get(name, None), os.environ
-        )
+        settings = Settings.resolve(self._options, lambda name: spark.conf.get(name, None), os.environ)
         plan = cut(self._frame, self._mode)
         service = ServiceProcess()
         try:
             location, temporary = self._checkpoint_location(spark)
             checkpoint = open_checkpoint(spark, location)
-            state = self._options.get("stateLocation") or f"{location.rstrip('/')}/millpond"
+            state = self._option("stateLocation") or f"{location.rstrip('/')}/millpond"
             lease = self._take(spark, checkpoint, state, plan.operators)
             sink = open_sink(
                 spark,
                 self._frame,
                 format_=self._sink_format(spark),
-                path=self._options.get("path"),
+                path=self._option("path"),
                 options={
                     name: value
                     for name, value in self._options.items()
-                    if name not in _OWN_OPTIONS and not name.startswith("millpond.")
+                    if name.lower() not in _OWN_OPTIONS and not name.lower().startswith("millpond.")
                 },
                 partition_by=self._partition_by,
                 mode=self._mode,
@@ -179,7 +183,7 @@ class StreamWriter:
 
     def _checkpoint_location(self, spark: SparkSession) -> tuple[str, Path | None]:
         """The checkpoint's location, and the directory to remove afterwards if it is a temporary one."""
-        location = self._options.get("checkpointLocation")
+        location = self._option("checkpointLocation")
         if location:
             return location, None
         base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
@@ -223,7 +227,7 @@ class StreamWriter:
         )
 
     def _shard_starts(self, spark: SparkSession, head: Head) -> tuple[int, ...]:
-        wanted = self._options.get("shards")
+        wanted = self._option("shards")
         if wanted is not None and not (wanted.isdigit() and 1 <= int(wanted) <= BUCKETS):
             raise InvalidQuery(f"option shards = {wanted!r}: it is a number from 1 to {BUCKETS}")
         if head.newest is not None and head.owner is not None:

@@ -1,0 +1,91 @@
+"""Talking to a state service, from the driver and from tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from millpond.service.messages import (
+    BatchTry,
+    CommitReply,
+    Endpoint,
+    OpenRequest,
+    OutputKey,
+    SaveReply,
+    SealReply,
+    SealRequest,
+    StageKey,
+)
+from millpond.service.wire import TOKEN_HEADER, decode, encode, from_flight_error
+
+__all__ = ["ServiceClient", "connect"]
+
+T = TypeVar("T")
+
+_connected: dict[tuple[int, Endpoint], ServiceClient] = {}
+
+
+def connect(endpoint: Endpoint) -> ServiceClient:
+    """The process's client for an endpoint. Keyed by process, because Spark forks its workers."""
+    key = (os.getpid(), endpoint)
+    if key not in _connected:
+        _connected.clear()
+        _connected[key] = ServiceClient(endpoint)
+    return _connected[key]
+
+
+class ServiceClient:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._client = flight.FlightClient(endpoint.uri)
+        self._options = flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), endpoint.token.encode())])
+
+    def open(self, request: OpenRequest) -> None:
+        self._act("open", request, type(None))
+
+    def begin(self, at: BatchTry) -> None:
+        self._act("begin", at, type(None))
+
+    def seal(self, request: SealRequest) -> SealReply:
+        return self._act("seal", request, SealReply)
+
+    def save(self, at: BatchTry) -> SaveReply:
+        return self._act("save", at, SaveReply)
+
+    def commit(self, at: BatchTry) -> CommitReply:
+        return self._act("commit", at, CommitReply)
+
+    def abort(self, at: BatchTry) -> None:
+        self._act("abort", at, type(None))
+
+    def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Sends (shard, encoded rows); returns when the service has them all."""
+        try:
+            writer, _ = self._client.do_put(
+                flight.FlightDescriptor.for_command(encode(key)), schema, self._options
+            )
+            with writer:
+                for shard, batch in rows:
+                    writer.write_with_metadata(batch, shard.to_bytes(4, "little"))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise from_flight_error(error) from error
+
+    def outputs(self, key: OutputKey) -> Iterator[pa.RecordBatch]:
+        try:
+            for chunk in self._client.do_get(flight.Ticket(encode(key)), self._options):
+                yield chunk.data
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise from_flight_error(error) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _act(self, name: str, request: Any, reply: type[T]) -> T:
+        try:
+            results = list(self._client.do_action((name, encode(request)), self._options))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise from_flight_error(error) from error
+        return decode(results[0].body.to_pybytes(), reply)

@@ -1,0 +1,99 @@
+"""Merging of runs beside the batches: policy chooses, this obeys, the owner adopts the result at its next commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond._kernel import PackWriter, Run, merge_runs
+from millpond.state.shard import OperatorShard
+from millpond.storage.manifest import RunRef
+
+__all__ = ["Compacted", "Compaction", "Compactor"]
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A decided merge of neighbouring runs of one slice."""
+
+    store: OperatorShard
+    slice: int
+    inputs: tuple[RunRef, ...]
+    runs: tuple[Run, ...]
+    whole: bool
+    """Nothing older lies below the inputs."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """A merge that is done: its run lies in a published pack that no manifest names yet."""
+
+    spec: Compaction
+    output: RunRef
+    path: str
+
+
+class Compactor:
+    """Runs at most one set of merges at a time on a thread of its own."""
+
+    def __init__(self, new_path: Callable[[], Path], publish: Callable[[Path], tuple[str, str]]) -> None:
+        """`new_path` gives a place to write a pack, `publish` names it and returns (name, readable path)."""
+        self._new_path = new_path
+        self._publish = publish
+        self._thread: threading.Thread | None = None
+        self._done: list[Compacted] = []
+        self._failure: BaseException | None = None
+        self._stopping = False
+
+    @property
+    def idle(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self, decided: Sequence[Compaction]) -> None:
+        if decided:
+            self._thread = threading.Thread(target=self._run, args=(decided,), name="compactor", daemon=True)
+            self._thread.start()
+
+    def collect(self) -> list[Compacted]:
+        """What was finished since the last call. Called while idle; raises what stopped a merge."""
+        done, self._done = self._done, []
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return done
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, decided: Sequence[Compaction]) -> None:
+        try:
+            for compaction in decided:
+                if self._stopping:
+                    return
+                self._done.append(self._merge(compaction))
+        except BaseException as error:
+            self._failure = error
+
+    def _merge(self, compaction: Compaction) -> Compacted:
+        path = self._new_path()
+        writer = PackWriter(str(path))
+        store = compaction.store
+        try:
+            offset, length, rows = merge_runs(
+                store.layout,
+                list(compaction.runs),
+                writer,
+                store.first_bucket,
+                store.end_bucket,
+                compaction.whole,
+            )
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+        name, readable = self._publish(path)
+        return Compacted(compaction, RunRef(pack=name, offset=offset, length=length, rows=rows), readable)

@@ -1,0 +1,118 @@
+"""What driver, tasks and service say to each other, as plain data. Nothing here is unpickled."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.settings import Settings
+from millpond.storage.records import CommitRecord
+
+__all__ = [
+    "BatchTry",
+    "CommitReply",
+    "Endpoint",
+    "OpenRequest",
+    "OutputKey",
+    "Receipt",
+    "SaveReply",
+    "SealReply",
+    "SealRequest",
+    "StageKey",
+    "StatsReply",
+]
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a service listens, and the token that it asks for."""
+
+    uri: str
+    token: str
+
+
+class BatchTry(msgspec.Struct, frozen=True):
+    """One try at one micro-batch. What belongs to another try is refused."""
+
+    run: str
+    batch: int
+    number: int
+
+
+class StageKey(msgspec.Struct, frozen=True):
+    """Who staged rows: an attempt of a task of one operator's ingest job."""
+
+    at: BatchTry
+    operator: int
+    task: int
+    attempt: int
+
+
+class OutputKey(msgspec.Struct, frozen=True):
+    at: BatchTry
+    operator: int
+    shard: int
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a task attempt says it has staged. Only attempts whose receipt reached the driver count."""
+
+    task: int
+    attempt: int
+    input_rows: int
+    late_rows: int
+    staged_rows: tuple[int, ...]
+    """Encoded rows per shard."""
+    overflow: str | None = None
+    """Set when a sum left the range of its type while the task combined its rows."""
+
+
+class OpenRequest(msgspec.Struct, frozen=True):
+    location: str
+    owner_slot: int
+    operators: tuple[OperatorSpec, ...]
+    shard_starts: tuple[int, ...]
+    commit: CommitRecord | None
+    """The version to start from."""
+    settings: Settings
+
+
+class SealRequest(msgspec.Struct, frozen=True):
+    at: BatchTry
+    operator: int
+    mode: OutputMode
+    receipts: tuple[Receipt, ...]
+    before_us: int
+    watermark_us: int
+
+
+class SealReply(msgspec.Struct, frozen=True):
+    output_rows: tuple[int, ...]
+    """Rows to emit per shard."""
+
+
+class SaveReply(msgspec.Struct, frozen=True):
+    manifest: str
+    written_bytes: int
+
+
+class StatsReply(msgspec.Struct, frozen=True):
+    """Figures of one operator, summed over the shards."""
+
+    rows: int = 0
+    memory_bytes: int = 0
+    run_bytes: int = 0
+    live_bytes: int = 0
+    runs: int = 0
+    gets: int = 0
+    memory_hits: int = 0
+    filter_negatives: int = 0
+    block_reads: int = 0
+    false_positives: int = 0
+    read_bytes: int = 0
+
+
+class CommitReply(msgspec.Struct, frozen=True):
+    stats: tuple[StatsReply, ...]
+    """One per operator."""
+    in_flight: tuple[str, ...]
+    """Packs that no manifest names yet and that collection must spare."""

@@ -1,0 +1,315 @@
+"""The served state of one query: batches begin, are staged, sealed, saved and committed or aborted here.
+
+One driver talks to it, one step at a time, except that `save` runs beside the reading of outputs and that tasks
+stage rows in parallel. Shards are sealed in parallel, each by one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond._kernel import BUCKETS, PackWriter
+from millpond.errors import Conflict, InternalError
+from millpond.policy.compaction import Limits, Merge, PackUse, SliceView, decide, decide_rewrite
+from millpond.service.compactor import Compaction, Compactor
+from millpond.service.messages import (
+    BatchTry,
+    CommitReply,
+    OpenRequest,
+    OutputKey,
+    SaveReply,
+    SealReply,
+    SealRequest,
+    StageKey,
+    StatsReply,
+)
+from millpond.service.spool import Budget, Spool
+from millpond.service.staging import Staging
+from millpond.state.layout import layout_of
+from millpond.state.shard import FlushedRun, OperatorShard
+from millpond.storage.manifest import Manifest, RunRef
+from millpond.storage.names import pack_name
+from millpond.storage.protocol import publish_manifest, publish_pack, read_manifest
+from millpond.storage.store import Storage, open_storage
+
+__all__ = ["ServedQuery"]
+
+
+class ServedQuery:
+    def __init__(self, request: OpenRequest, spool_directory: Path) -> None:
+        self._settings = request.settings
+        self._owner_slot = request.owner_slot
+        self._operators = request.operators
+        self._storage: Storage = open_storage(request.location)
+        self._spool_directory = spool_directory
+        self._budget = Budget(request.settings.staging_bytes)
+        self._instance = secrets.token_hex(4)
+        self._pack_numbers = itertools.count()
+        self._naming = threading.Lock()
+        self._unreferenced: set[str] = set()
+        self._stores = self._open_stores(request)
+        self._next_batch = 0
+        if request.commit is not None:
+            self._next_batch = request.commit.batch_id + 1
+            self._restore(read_manifest(self._storage, request.commit))
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(1, min(len(request.shard_starts), os.cpu_count() or 1)),
+            thread_name_prefix="shard",
+        )
+        self._compactor = Compactor(self._work_path, self._publish)
+        self._at: BatchTry | None = None
+        self._staging = Staging(self._budget, spool_directory)
+        self._outputs: dict[tuple[int, int], Spool] = {}
+        self._written_bytes = 0
+        self._saved_packs: frozenset[str] = frozenset()
+
+    def _open_stores(self, request: OpenRequest) -> list[list[OperatorShard]]:
+        starts = (*request.shard_starts, BUCKETS)
+        shards = len(request.shard_starts)
+        memory = request.settings.memory_bytes // (shards * len(request.operators))
+        stores = []
+        for operator, spec in enumerate(request.operators):
+            layout = layout_of(spec)
+            stores.append(
+                [
+                    OperatorShard(
+                        operator,
+                        shard,
+                        spec,
+                        layout,
+                        first_bucket=starts[shard],
+                        end_bucket=starts[shard + 1],
+                        memory_bytes=memory,
+                    )
+                    for shard in range(shards)
+                ]
+            )
+        return stores
+
+    def _restore(self, manifest: Manifest) -> None:
+        paths = {pack: self._readable(pack) for pack in manifest.packs()}
+        for state in manifest.stores:
+            self._stores[state.operator][state.shard].restore(state, paths)
+
+    # The batch
+
+    def begin(self, at: BatchTry) -> None:
+        if self._at is not None:
+            self.abort(self._at)
+        self._at = at
+
+    def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        self._check(key.at)
+        self._staging.put(key, schema, rows)
+
+    def seal(self, request: SealRequest) -> SealReply:
+        """Applies the winners' rows in task order, fires what is due, and keeps the outputs until the batch ends."""
+        self._check(request.at)
+        stores = self._stores[request.operator]
+        futures = [self._pool.submit(self._seal_shard, store, request) for store in stores]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        self._staging.release(request.operator)
+        return SealReply(output_rows=tuple(future.result() for future in futures))
+
+    def _seal_shard(self, store: OperatorShard, request: SealRequest) -> int:
+        buffer_bytes = self._settings.write_buffer_bytes // len(self._stores[0]) // len(self._stores)
+        for rows in self._staging.take(store.operator, store.shard, request.receipts):
+            store.merge(rows)
+            if store.dirty_bytes > buffer_bytes:
+                self._flush([store])
+        if not store.spec.keys and store.spec.time is None:
+            self._merge_identity(store)
+        outputs = Spool(store.spec.output_schema, self._budget, self._spool_directory)
+        self._outputs[store.operator, store.shard] = outputs
+        for batch in store.fire(request.mode, request.before_us, request.watermark_us):
+            outputs.append(batch)
+        outputs.finish()
+        return outputs.rows
+
+    @staticmethod
+    def _merge_identity(store: OperatorShard) -> None:
+        """An aggregate without keys has its one group even when no row ever came."""
+        identity = store.layout.identity()
+        bucket = identity.column("hash")[0].as_py() * BUCKETS >> 64
+        if store.first_bucket <= bucket < store.end_bucket:
+            store.merge(identity)
+
+    def outputs(self, key: OutputKey) -> Spool:
+        self._check(key.at)
+        spool = self._outputs.get((key.operator, key.shard))
+        if spool is None:
+            raise Conflict(f"operator {key.operator}, shard {key.shard}: not sealed in {key.at}")
+        return spool
+
+    def save(self, at: BatchTry) -> SaveReply:
+        """Makes the sealed batch durable: packs, then the manifest that names them. It counts once the driver
+        has written its commit record."""
+        self._check(at)
+        self._written_bytes = 0
+        every = [store for stores in self._stores for store in stores]
+        # Window-bound and long-lived state end at different times, so they do not share files.
+        for bound in (True, False):
+            self._flush([store for store in every if (store.spec.time is not None) == bound])
+        manifest = Manifest(batch_id=at.batch, stores=tuple(store.version() for store in every))
+        name = publish_manifest(self._storage, manifest, owner_slot=self._owner_slot, attempt=at.number)
+        self._saved_packs = manifest.packs()
+        return SaveReply(manifest=name, written_bytes=self._written_bytes)
+
+    def _flush(self, stores: list[OperatorShard]) -> None:
+        if not any(store.dirty_bytes for store in stores):
+            return
+        path = self._work_path()
+        writer = PackWriter(str(path))
+        try:
+            flushed: list[tuple[OperatorShard, list[FlushedRun]]] = [
+                (store, store.flush(writer)) for store in stores
+            ]
+            length = writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+        if length == 0:
+            return
+        self._written_bytes += length
+        name, readable = self._publish(path)
+        for store, runs in flushed:
+            store.add_pending(runs, name, readable)
+
+    def commit(self, at: BatchTry) -> CommitReply:
+        """The driver has written the commit record: the batch's changes are the state."""
+        self._check(at)
+        self._at = None
+        self._close_batch()
+        for stores in self._stores:
+            for store in stores:
+                store.commit()
+        with self._naming:
+            self._next_batch = at.batch + 1
+            self._unreferenced -= self._saved_packs
+        self._maintain()
+        with self._naming:
+            return CommitReply(stats=tuple(self.stats()), in_flight=tuple(self._unreferenced))
+
+    def abort(self, at: BatchTry) -> None:
+        self._check(at)
+        self._at = None
+        self._close_batch()
+        for stores in self._stores:
+            for store in stores:
+                dropped = store.abort()
+                with self._naming:
+                    self._unreferenced -= dropped
+
+    def _check(self, at: BatchTry) -> None:
+        if at != self._at:
+            raise Conflict(f"{at} is not the running batch of this service ({self._at})")
+
+    def _close_batch(self) -> None:
+        self._staging.close()
+        self._staging = Staging(self._budget, self._spool_directory)
+        outputs, self._outputs = self._outputs, {}
+        for spool in outputs.values():
+            spool.close()
+
+    # Beside the batch
+
+    def _maintain(self) -> None:
+        """Adopts finished merges and decides on new ones."""
+        if not self._compactor.idle:
+            return
+        for done in self._compactor.collect():
+            spec = done.spec
+            if not spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
+                with self._naming:
+                    self._unreferenced.discard(done.output.pack)
+        self._compactor.start(self._due_compactions())
+
+    def _due_compactions(self) -> list[Compaction]:
+        limits = Limits(
+            max_space_amplification=self._settings.max_space_amplification, max_runs=self._settings.max_runs
+        )
+        due = []
+        for store in itertools.chain.from_iterable(self._stores):
+            for slice_, refs in store.committed_runs().items():
+                view = SliceView(tuple(ref.length for ref in refs), store.live_bytes(slice_))
+                match decide(view, limits):
+                    case Merge(first=first, count=count):
+                        due.append(_compaction(store, slice_, refs, first, count))
+        # Merges free packs themselves; only when none is due are packs worth a look that little of is used.
+        return due or self._due_rewrites(limits)
+
+    def _due_rewrites(self, limits: Limits) -> list[Compaction]:
+        """Runs that pin packs of which most is garbage."""
+        live: dict[str, int] = {}
+        for store in itertools.chain.from_iterable(self._stores):
+            for refs in store.committed_runs().values():
+                for ref in refs:
+                    live[ref.pack] = live.get(ref.pack, 0) + ref.length
+        packs = {
+            pack: PackUse(used, Path(self._readable(pack)).stat().st_size) for pack, used in live.items()
+        }
+        chosen = set(decide_rewrite(packs, limits))
+        return [
+            _compaction(store, slice_, refs, position, 1)
+            for store in itertools.chain.from_iterable(self._stores)
+            for slice_, refs in store.committed_runs().items()
+            for position, ref in enumerate(refs)
+            if ref.pack in chosen
+        ]
+
+    def stats(self) -> list[StatsReply]:
+        replies = []
+        for stores in self._stores:
+            totals: dict[str, int] = {}
+            for store in stores:
+                for name, value in store.stats().items():
+                    totals[name] = totals.get(name, 0) + value
+            replies.append(StatsReply(**{name: totals.get(name, 0) for name in StatsReply.__struct_fields__}))
+        return replies
+
+    def close(self) -> None:
+        self._compactor.stop()
+        self._pool.shutdown(wait=True)
+        self._close_batch()
+
+    # Files
+
+    def _work_path(self) -> Path:
+        return self._storage.work_directory() / f"{self._instance}.{next(self._pack_numbers)}"
+
+    def _publish(self, path: Path) -> tuple[str, str]:
+        with self._naming:
+            # Collection spares packs of batches that are not committed yet; what outlives its batch unreferenced,
+            # as a merged run does until the next manifest, is spared by name.
+            name = pack_name(self._owner_slot, self._next_batch, path.name)
+            self._unreferenced.add(name)
+        publish_pack(self._storage, name, path)
+        return name, self._readable(name)
+
+    def _readable(self, pack: str) -> str:
+        path = self._storage.path(pack)
+        if path is None:
+            raise InternalError(f"{pack}: the storage has no local path for it")
+        return str(path)
+
+
+def _compaction(
+    store: OperatorShard, slice_: int, refs: tuple[RunRef, ...], first: int, count: int
+) -> Compaction:
+    return Compaction(
+        store=store,
+        slice=slice_,
+        inputs=refs[first : first + count],
+        runs=tuple(store.open_runs(slice_)[first : first + count]),
+        whole=first == 0,
+    )

@@ -1,0 +1,80 @@
+"""Rows that tasks have sent and that no batch has taken yet.
+
+They wait under the attempt that sent them: a retried, speculative or forgotten task harms nobody, because only
+attempts whose receipt reached the driver are ever taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond.errors import Conflict
+from millpond.service.messages import Receipt, StageKey
+from millpond.service.spool import Budget, Spool
+
+__all__ = ["Staging"]
+
+
+class Staging:
+    """The staged rows of one try at a batch: encoded rows per attempt and shard."""
+
+    def __init__(self, budget: Budget, directory: Path) -> None:
+        self._budget = budget
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._attempts: dict[tuple[int, int, int], dict[int, Spool]] = {}
+
+    def put(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Takes an attempt's rows as (shard, encoded rows). They count once the stream has ended well."""
+        spools: dict[int, Spool] = {}
+        try:
+            for shard, batch in rows:
+                spool = spools.get(shard)
+                if spool is None:
+                    spool = spools[shard] = Spool(schema, self._budget, self._directory)
+                spool.append(batch)
+            for spool in spools.values():
+                spool.finish()
+        except BaseException:
+            for spool in spools.values():
+                spool.close()
+            raise
+        with self._lock:
+            replaced = self._attempts.pop((key.operator, key.task, key.attempt), {})
+            self._attempts[key.operator, key.task, key.attempt] = spools
+        for spool in replaced.values():
+            spool.close()
+
+    def take(self, operator: int, shard: int, receipts: Iterable[Receipt]) -> Iterator[pa.RecordBatch]:
+        """The rows of the winning attempts for one shard, in task order; what is missing is a `Conflict`."""
+        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+            promised = receipt.staged_rows[shard] if receipt.staged_rows else 0
+            spool = self._attempts.get((operator, receipt.task, receipt.attempt), {}).get(shard)
+            staged = spool.rows if spool is not None else 0
+            if staged != promised:
+                raise Conflict(
+                    f"operator {operator}, shard {shard}: task {receipt.task} attempt {receipt.attempt} promised "
+                    f"{promised} rows and {staged} were staged; the batch has to be tried again"
+                )
+            if spool is not None:
+                yield from spool.batches()
+
+    def close(self) -> None:
+        with self._lock:
+            attempts, self._attempts = self._attempts, {}
+        for spools in attempts.values():
+            for spool in spools.values():
+                spool.close()
+
+    def release(self, operator: int) -> None:
+        """Forgets what was staged for an operator whose batch is sealed."""
+        with self._lock:
+            mine = [key for key in self._attempts if key[0] == operator]
+            released = [self._attempts.pop(key) for key in mine]
+        for spools in released:
+            for spool in spools.values():
+                spool.close()

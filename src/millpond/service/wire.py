@@ -1,0 +1,58 @@
+"""How requests, replies and errors lie in Flight messages."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from pyarrow import flight
+
+from millpond import errors
+from millpond._kernel import KernelError, Overflow
+
+__all__ = ["TOKEN_HEADER", "as_flight_error", "decode", "encode", "from_flight_error"]
+
+TOKEN_HEADER = "x-millpond-token"
+
+_KINDS: dict[str, type[Exception]] = {kind: getattr(errors, kind) for kind in errors.__all__} | {
+    "Overflow": Overflow
+}
+
+T = TypeVar("T")
+
+
+def encode(message: Any) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise errors.InternalError(f"unreadable message: {error}") from error
+
+
+def as_flight_error(error: BaseException) -> Exception:
+    """What a service raises towards its client, the kind travelling beside the message."""
+    match error:
+        case flight.FlightError():
+            return error
+        case KernelError():
+            kind = "CorruptState"
+        case MemoryError() | OSError():
+            kind = "Unavailable"
+        case _:
+            kind = type(error).__name__ if type(error).__name__ in _KINDS else "InternalError"
+    text = str(error) if kind != "InternalError" else f"{type(error).__name__}: {error}"
+    return flight.FlightServerError(text, extra_info=kind.encode())
+
+
+def from_flight_error(error: Exception) -> Exception:
+    """The error that the service raised, or `Unavailable` when it did not answer."""
+    kind = bytes(getattr(error, "extra_info", b"") or b"").decode(errors="replace")
+    if kind in _KINDS:
+        # Flight appends its own remarks to the message it carries.
+        return _KINDS[kind](str(error).split(". Detail:")[0].split(" Detail:")[0])
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return errors.Fenced("the state service refuses this token: another driver started it")
+    return errors.Unavailable(f"the state service does not answer: {error}")

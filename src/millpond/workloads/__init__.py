@@ -1,0 +1,1 @@
+"""Streams and queries to try Millpond with and to measure it by."""
