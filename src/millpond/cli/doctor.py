@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,9 @@ from typing import Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Check", "java_version", "report", "run_checks"]
+from millpond.bench.machine import java_command, java_version
+
+__all__ = ["Check", "report", "run_checks"]
 
 JAVA_NEEDED = 17
 MEMORY_NEEDED_BYTES = 2 << 30
@@ -69,26 +70,6 @@ def run_checks() -> Iterator[Check]:
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check("Python", "ok", f"{version} ({sys.executable})")
-
-
-def java_version(command: str) -> tuple[int, str] | None:
-    """Major version and first line of `java -version`, or None where there is no such program."""
-    try:
-        done = subprocess.run([command, "-version"], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stderr.splitlines() + done.stdout.splitlines()
-    for line in lines:
-        # Java 8 and older call themselves 1.8; JAVA_TOOL_OPTIONS may print a line before the version.
-        if match := re.search(r'version "(?:1\.)?(\d+)', line):
-            return int(match[1]), line.strip()
-    return None
-
-
-def java_command() -> str:
-    """The program that Spark will start: it looks at JAVA_HOME first."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"
 
 
 def _java() -> Check:

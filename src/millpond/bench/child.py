@@ -1,0 +1,81 @@
+"""The process that runs one engine once: `python -m millpond.bench.child JOB.json`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
+from millpond.bench.workload import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["main"]
+
+
+def main(path: Path) -> None:
+    job = msgspec.json.decode(path.read_bytes(), type=Job)
+    spark = None
+    try:
+        spark = _session(job)
+        outcome = _run(spark, job)
+    except Exception as error:
+        traceback.print_exc()
+        outcome = Outcome(error=f"{type(error).__name__}: {error}")
+    write_outcome(job, outcome)
+    # Only now: a state store that hangs while it closes must not cost the figures.
+    if spark is not None:
+        spark.stop()
+
+
+def _session(job: Job) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"millpond bench {job.engine}")
+    for name, value in job.settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _run(spark: SparkSession, job: Job) -> Outcome:
+    from millpond.bench.engines import running
+
+    expected = load(Path(job.data)).batches
+    with running(spark, job) as query:
+        query.awaitTermination()
+        progress = {report.batchId: report for report in query.recentProgress if report.numInputRows > 0}
+    missing = set(range(len(expected))) - progress.keys()
+    if missing:
+        return Outcome(error=f"no progress for batches {sorted(missing)[:5]} of {len(expected)}")
+    batches = tuple(
+        BatchTime(
+            # Spark counts a row once per evaluation of the batch, so the file's own count is taken.
+            rows=batch.rows,
+            ms=float(progress[number].durationMs["triggerExecution"]),
+            phases_ms={name: float(ms) for name, ms in progress[number].durationMs.items()},
+        )
+        for number, batch in enumerate(expected)
+    )
+    state_rows, state_bytes = _state(progress[len(expected) - 1].stateOperators)
+    return Outcome(batches=batches, state_rows=state_rows, state_bytes=state_bytes)
+
+
+def _state(operators: list[Any]) -> tuple[int | None, int | None]:
+    """State rows and bytes after the last batch; None where the engine does not say."""
+    if not operators:
+        return None, None
+    rows = [operator.numRowsTotal for operator in operators]
+    # With row tracking off, Spark's RocksDB provider does not know its rows.
+    known = all(count > 0 for count in rows)
+    return sum(rows) if known else None, sum(operator.memoryUsedBytes for operator in operators)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

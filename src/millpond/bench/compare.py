@@ -1,0 +1,119 @@
+"""One comparison: every engine, as often as asked, in turn, on the same data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from millpond.bench.digest import differences, digest, last_rows
+from millpond.bench.engines import STATEFUL_ENGINES
+from millpond.bench.job import Job, Outcome
+from millpond.bench.keyed import Keyed
+from millpond.bench.runner import Measured, run
+from millpond.bench.settings import ENGINE_SETTINGS, session_settings
+from millpond.bench.workload import prepare
+
+__all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared."""
+
+    workload: Keyed
+    engines: tuple[str, ...]
+    repeat: int
+    warmup_batches: int
+    time_limit_s: float
+
+
+class EngineRun(msgspec.Struct, frozen=True):
+    """One engine's run and the digest of its output, None when it failed."""
+
+    engine: str
+    measured: Measured
+    digest: str | None
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All runs, in the order in which they ran, under the settings that they shared."""
+
+    plan: Plan
+    batches: int
+    settings: dict[str, str]
+    runs: tuple[EngineRun, ...]
+    difference: str | None
+    """The first rows in which two engines with state differ."""
+
+
+class Watcher(Protocol):
+    """Hears how a comparison goes."""
+
+    def preparing(self, workload: Keyed) -> None: ...
+    def prepared(self, runs: int, batches: int) -> None: ...
+    def started(self, engine: str) -> None: ...
+    def batches_done(self, batches: int) -> None: ...
+    def ended(self, run: EngineRun) -> None: ...
+
+
+def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run) -> Comparison:
+    """Repeats are interleaved (A B A B), so that a slow minute of the machine meets all engines."""
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
+        data = Path(scratch, "data")
+        watcher.preparing(plan.workload)
+        prepared = prepare(plan.workload, data)
+        watcher.prepared(plan.repeat * len(plan.engines), len(prepared.batches))
+        # The settings that differ between runs are directories; a report shows the ones that are the same.
+        shared = session_settings(cores=len(os.sched_getaffinity(0)))
+        results = _Results(plan.workload.key_columns)
+        runs: list[EngineRun] = []
+        for attempt in range(plan.repeat):
+            for engine in plan.engines:
+                watcher.started(engine)
+                directory = Path(scratch, f"{engine}-{attempt}")
+                directory.mkdir()
+                settings = shared | {"spark.local.dir": str(directory / "local")} | ENGINE_SETTINGS[engine]
+                job = Job(plan.workload, engine, str(data), str(directory), settings)
+                measured = run_job(job, plan.time_limit_s, watcher.batches_done)
+                measured = _checked(measured, len(prepared.batches))
+                found = None if measured.outcome.error else results.add(engine, job.output)
+                runs.append(EngineRun(engine, measured, found))
+                watcher.ended(runs[-1])
+                shutil.rmtree(directory, ignore_errors=True)
+        return Comparison(plan, len(prepared.batches), shared, tuple(runs), results.difference)
+
+
+def _checked(measured: Measured, batches: int) -> Measured:
+    if measured.outcome.error is None and len(measured.outcome.batches) != batches:
+        error = f"{len(measured.outcome.batches)} batches ran instead of {batches}"
+        return msgspec.structs.replace(measured, outcome=Outcome(error=error))
+    return measured
+
+
+class _Results:
+    """Digests of outputs, and the rows of the first engine with state for the others to be held against."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+        self._reference: tuple[str, str, pa.Table] | None = None
+        self.difference: str | None = None
+
+    def add(self, engine: str, output: Path) -> str:
+        rows = last_rows(output, self._keys)
+        found = digest(rows)
+        if engine not in STATEFUL_ENGINES:
+            return found
+        if self._reference is None:
+            self._reference = (engine, found, rows)
+            return found
+        other, expected, expected_rows = self._reference
+        if found != expected and self.difference is None:
+            first = differences(expected_rows, rows, self._keys)
+            self.difference = f"left {other}, right {engine}:\n{first.to_pandas().to_string(index=False)}"
+        return found

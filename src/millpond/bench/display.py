@@ -1,0 +1,79 @@
+"""How far a comparison is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from millpond.bench.compare import EngineRun
+from millpond.bench.keyed import Keyed
+
+__all__ = ["Display"]
+
+
+class Display:
+    """A `Watcher` that shows batches done out of all batches of all runs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("batches"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("preparing", total=None)
+        self._runs = self._batches = self._finished = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def preparing(self, workload: Keyed) -> None:
+        self._console.print(f"preparing {workload.rows:,} rows in batches of {workload.batch_rows:,}")
+
+    def prepared(self, runs: int, batches: int) -> None:
+        self._runs, self._batches = runs, batches
+        self._progress.update(self._task, total=runs * batches)
+
+    def started(self, engine: str) -> None:
+        self._progress.update(self._task, description=engine)
+        if not self._console.is_terminal:
+            self._console.print(
+                f"run {self._finished + 1} of {self._runs}: {engine}, {self._batches} batches"
+            )
+
+    def batches_done(self, batches: int) -> None:
+        self._progress.update(self._task, completed=self._finished * self._batches + batches)
+
+    def ended(self, run: EngineRun) -> None:
+        self._finished += 1
+        self._progress.update(self._task, completed=self._finished * self._batches)
+        outcome = run.measured.outcome
+        if outcome.error is not None:
+            self._console.print(f"  {run.engine} failed: {outcome.error.splitlines()[0]}", markup=False)
+            return
+        times = sorted(batch.ms for batch in outcome.batches)
+        middle = times[len(times) // 2]
+        used = f"CPU {run.measured.cpu_s:.0f} s, peak {run.measured.peak_memory_bytes / (1 << 20):,.0f} MiB"
+        self._console.print(f"  {run.engine}: {middle:,.0f} ms a batch, {used}")

@@ -1,0 +1,63 @@
+"""How each engine runs a workload. All of them read the same files and end in the same sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millpond.bench.job import Job
+from millpond.bench.passthrough import Server, carrier
+from millpond.bench.workload import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["ENGINES", "STATEFUL_ENGINES", "running"]
+
+ENGINES = ("millpond", "spark-rocksdb", "spark-memory", "passthrough")
+STATEFUL_ENGINES = ("millpond", "spark-rocksdb", "spark-memory")
+
+
+@contextmanager
+def running(spark: SparkSession, job: Job) -> Iterator[StreamingQuery]:
+    """The started query; what the engine needs beside it ends with the block."""
+    files = str(Path(job.data, "input"))
+    schema = spark.read.parquet(files).schema
+    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(files)
+    sink = _parquet_sink(job.output)
+    query = job.workload.query
+    match job.engine:
+        case "spark-rocksdb" | "spark-memory":
+            yield _start(query(frame), sink, job)
+        case "millpond":
+            import millpond as mp
+
+            yield _start(query(mp.stream(frame)), sink, job)
+        case "passthrough":
+            server = Server(Path(job.data), Path(job.directory))
+            output_schema = query(frame).schema.simpleString().removeprefix("struct<").removesuffix(">")
+            one_batch = carrier(server, load(Path(job.data)), frame.columns, output_schema, sink)
+            try:
+                yield _start(frame, one_batch, job)
+            finally:
+                server.stop()
+        case other:
+            raise ValueError(f"no engine {other!r}; there are {', '.join(ENGINES)}")
+
+
+def _start(frame: Any, each_batch: Callable[[DataFrame, int], None], job: Job) -> StreamingQuery:
+    writer = frame.writeStream.outputMode("update").foreachBatch(each_batch)
+    writer = writer.option("checkpointLocation", str(Path(job.directory, "checkpoint")))
+    query: StreamingQuery = writer.trigger(availableNow=True).start()
+    return query
+
+
+def _parquet_sink(output: Path) -> Callable[[DataFrame, int], None]:
+    def write(batch: DataFrame, batch_id: int) -> None:
+        # A repeated batch writes the same directory again.
+        batch.write.mode("overwrite").parquet(str(output / f"batch={batch_id}"))
+
+    return write

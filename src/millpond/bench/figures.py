@@ -1,0 +1,26 @@
+"""Numbers from batch times: percentiles, rates, and what lies above the floor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+__all__ = ["PERCENTILES", "above_floor", "percentiles", "rows_per_s"]
+
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """The smallest value that at least the given share of all is not above: always one that was measured."""
+    if not values:
+        raise ValueError("no batch was measured: fewer batches than warm-up batches")
+    ordered = sorted(values)
+    return {name: ordered[max(math.ceil(share * len(ordered)), 1) - 1] for name, share in PERCENTILES.items()}
+
+
+def above_floor(batch_ms: Mapping[str, float], floor_ms: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(batch_ms[name] - floor_ms[name], 3) for name in PERCENTILES}
+
+
+def rows_per_s(rows: int, total_ms: float) -> float:
+    return round(rows / (total_ms / 1_000), 1)

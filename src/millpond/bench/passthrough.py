@@ -1,0 +1,143 @@
+"""The floor: the same ingest and emit as Millpond's, with nothing in between.
+
+Rows go from Spark's tasks over Flight to a process that holds them until the next batch; as many rows as the
+query would put out, prepared beforehand, come back and go to the sink.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from millpond.bench.workload import Prepared, output_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Server", "carrier", "serve"]
+
+ROWS_PER_TASK = 100_000
+"""Fewer output rows than this are read by one task."""
+RECEIPT = "rows long"
+_RECEIPT_SCHEMA = pa.schema([("rows", pa.int64())])
+
+
+class Server:
+    """The process that stands where the state service stands."""
+
+    def __init__(self, data: Path, directory: Path) -> None:
+        self.location = f"grpc+unix://{directory / 'flight.sock'}"
+        command = [sys.executable, "-m", "millpond.bench.passthrough", str(data), self.location]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"the passthrough server did not start (exit code {self._process.wait()})")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def carrier(
+    server: Server,
+    prepared: Prepared,
+    columns: list[str],
+    schema: str,
+    sink: Callable[[DataFrame, int], None],
+) -> Callable[[DataFrame, int], None]:
+    """The function for `foreachBatch`: an ingest job, an emit job, the sink."""
+    location = server.location
+
+    def one_batch(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.select(*columns)
+        receipts = rows.mapInArrow(_Send(location, batch_id), RECEIPT).collect()
+        if sum(receipt.rows for receipt in receipts) != prepared.batches[batch_id].rows:
+            raise RuntimeError(f"batch {batch_id}: not every row reached the server")
+        spark = batch.sparkSession
+        cores = spark.sparkContext.defaultParallelism
+        tasks = max(1, min(cores, prepared.batches[batch_id].output_rows // ROWS_PER_TASK))
+        emitted = spark.range(0, tasks, 1, tasks).mapInArrow(_Fetch(location, batch_id, tasks), schema)
+        sink(emitted, batch_id)
+
+    return one_batch
+
+
+@lru_cache(maxsize=1)
+def _client(location: str) -> flight.FlightClient:
+    """One connection per worker: workers live through many tasks."""
+    return flight.FlightClient(location)
+
+
+class _Send:
+    def __init__(self, location: str, batch_id: int) -> None:
+        self._location = location
+        self._batch_id = batch_id
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        writer = None
+        for batch in batches:
+            if writer is None:
+                descriptor = flight.FlightDescriptor.for_path(str(self._batch_id))
+                writer, _ = _client(self._location).do_put(descriptor, batch.schema)
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+        yield pa.record_batch([pa.array([rows])], schema=_RECEIPT_SCHEMA)
+
+
+class _Fetch:
+    def __init__(self, location: str, batch_id: int, tasks: int) -> None:
+        self._location = location
+        self._batch_id = batch_id
+        self._tasks = tasks
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # The input is read to its end before the first row is given, or Spark throws the worker away.
+        tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
+        for task in tasks:
+            ticket = flight.Ticket(f"{self._batch_id} {task} {self._tasks}".encode())
+            for chunk in _client(self._location).do_get(ticket):
+                yield chunk.data
+
+
+class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, data: Path, location: str) -> None:
+        super().__init__(location)
+        self._data = data
+        self._lock = threading.Lock()
+        self._held: dict[bytes, list[pa.RecordBatch]] = {}
+
+    def do_put(self, _context: Any, descriptor: Any, reader: Any, _writer: Any) -> None:
+        batch_id = descriptor.path[0]
+        batches = [chunk.data for chunk in reader]
+        with self._lock:
+            for older in self._held.keys() - {batch_id}:
+                del self._held[older]
+            self._held.setdefault(batch_id, []).extend(batches)
+
+    def do_get(self, _context: Any, ticket: Any) -> Any:
+        batch_id, task, tasks = map(int, ticket.ticket.split())
+        source = pa.ipc.open_file(pa.memory_map(str(output_path(self._data, batch_id))))
+        table = source.read_all()
+        first, end = (table.num_rows * n // tasks for n in (task, task + 1))
+        return flight.RecordBatchStream(table.slice(first, end - first))
+
+
+def serve(data: Path, location: str) -> None:
+    server = _HoldingServer(data, location)
+    print("ready", flush=True)
+    server.serve()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,131 @@
+"""The report: one JSON shape for every benchmark, and a table of it for people."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from millpond.bench.compare import Comparison, EngineRun
+from millpond.bench.engines import STATEFUL_ENGINES
+from millpond.bench.figures import above_floor, percentiles, rows_per_s
+from millpond.bench.machine import machine, versions
+from millpond.bench.settings import ENGINE_SETTINGS
+
+__all__ = ["print_table", "report", "run_entry", "write"]
+
+FLOOR = "passthrough"
+BASELINE = "spark-rocksdb"
+
+
+def report(*runs: dict[str, Any]) -> dict[str, Any]:
+    return {"runs": list(runs), "machine": machine(), "versions": versions()}
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+
+def run_entry(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as one entry of `runs`, its repeats merged."""
+    plan = comparison.plan
+    engines = {
+        engine: _engine_entry([run for run in comparison.runs if run.engine == engine], plan.warmup_batches)
+        for engine in plan.engines
+    }
+    floor = engines.get(FLOOR, {}).get("batch_ms")
+    if floor is not None:
+        for entry in engines.values():
+            if "batch_ms" in entry:
+                entry["above_floor_ms"] = above_floor(entry["batch_ms"], floor)
+    params = plan.workload.params() | {
+        "batches": comparison.batches,
+        "warmup_batches": plan.warmup_batches,
+        "repeat": plan.repeat,
+        "time_limit_s": plan.time_limit_s,
+        "settings": comparison.settings,
+        "engine_settings": {engine: ENGINE_SETTINGS[engine] for engine in plan.engines},
+    }
+    return {
+        "workload": plan.workload.name,
+        "params": params,
+        "engines": engines,
+        "results_equal": _results_equal(comparison),
+    }
+
+
+def _engine_entry(runs: list[EngineRun], warmup: int) -> dict[str, Any]:
+    """Batches of all repeats together; CPU time of the middle one, the largest memory."""
+    failed = [run.measured.outcome.error for run in runs if run.measured.outcome.error is not None]
+    if failed:
+        return {"error": failed[0]}
+    batches = [batch for run in runs for batch in run.measured.outcome.batches[warmup:]]
+    batch_ms = [batch.ms for batch in batches]
+    last = runs[-1]
+    return {
+        "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
+        "batch_ms": percentiles(batch_ms),
+        "state_rows": last.measured.outcome.state_rows,
+        "state_bytes": last.measured.outcome.state_bytes,
+        "cpu_s": round(statistics.median(run.measured.cpu_s for run in runs), 2),
+        "peak_memory_bytes": max(run.measured.peak_memory_bytes for run in runs),
+        "result_digest": last.digest,
+    }
+
+
+def _results_equal(comparison: Comparison) -> bool | None:
+    """Over the engines with state that finished, all their repeats; None when fewer than two did."""
+    finished = [run for run in comparison.runs if run.engine in STATEFUL_ENGINES and run.digest is not None]
+    if len({run.engine for run in finished}) < 2:
+        return None
+    return len({run.digest for run in finished}) == 1
+
+
+def print_table(console: Console, entry: Mapping[str, Any]) -> None:
+    title = f"{entry['workload']}: results equal: {_said(entry['results_equal'])}"
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table.add_column("engine", no_wrap=True)
+    speed = ("rows/s", "× rocksdb", "× floor", "p50 ms", "p95 ms", "max ms", "p95 above floor")
+    for heading in (*speed, "CPU s", "peak MiB", "state rows"):
+        table.add_column(heading, justify="right")
+    engines: Mapping[str, Any] = entry["engines"]
+    for name, figures in engines.items():
+        if "error" in figures:
+            table.add_row(name, "[red]failed[/]")
+            continue
+        batch_ms = figures["batch_ms"]
+        above = figures.get("above_floor_ms")
+        state_rows = figures["state_rows"]
+        table.add_row(
+            name,
+            f"{figures['rows_per_s']:,.0f}",
+            _ratio(figures, engines.get(BASELINE)),
+            _ratio(figures, engines.get(FLOOR)),
+            f"{batch_ms['p50']:,.0f}",
+            f"{batch_ms['p95']:,.0f}",
+            f"{batch_ms['max']:,.0f}",
+            "" if above is None else f"{above['p95']:,.0f}",
+            f"{figures['cpu_s']:,.1f}",
+            f"{figures['peak_memory_bytes'] / (1 << 20):,.0f}",
+            "" if state_rows is None else f"{state_rows:,}",
+        )
+    console.print(table)
+    for name, figures in engines.items():
+        if "error" in figures:
+            console.print(f"{name}: {figures['error']}", style="red", markup=False)
+
+
+def _ratio(figures: Mapping[str, Any], other: Mapping[str, Any] | None) -> str:
+    if other is None or "rows_per_s" not in other:
+        return ""
+    return f"{figures['rows_per_s'] / other['rows_per_s']:.2f}"
+
+
+def _said(equal: bool | None) -> str:
+    return {True: "yes", False: "NO", None: "not compared"}[equal]

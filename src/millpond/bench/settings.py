@@ -1,0 +1,46 @@
+"""Spark settings: the ones all engines share, and those that make Spark's own state stores fast."""
+
+from __future__ import annotations
+
+__all__ = ["ENGINE_SETTINGS", "session_settings"]
+
+HEAP = "4g"
+STATE_STORE = "spark.sql.streaming.stateStore"
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+
+
+def session_settings(cores: int) -> dict[str, str]:
+    """The same for every engine of a run; a report holds them."""
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.driver.memory": HEAP,
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",
+        # Windows that end with the last batch stay: nothing follows that would have to see them gone.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # A large batch is split over the cores, a small one is one task.
+        "spark.sql.files.openCostInBytes": str(1 << 20),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # The sink is the same for all engines and should cost little.
+        "spark.sql.parquet.compression.codec": "uncompressed",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+
+
+ENGINE_SETTINGS: dict[str, dict[str, str]] = {
+    "spark-rocksdb": {
+        f"{STATE_STORE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider",
+        f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
+    },
+    "spark-memory": {
+        f"{STATE_STORE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider",
+    },
+    "millpond": {},
+    "passthrough": {},
+}
