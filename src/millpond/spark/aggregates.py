@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Kept:
-    """A function as it is kept: its parts, and which of their buffers are Spark's buffers, in Spark's order."""
+    """A function as it is kept: its parts, and which of their buffers are Spark's own, in Spark's order."""
 
     function: JavaObject
     parts: tuple[Part, ...]
@@ -68,8 +68,8 @@ def keep(catalyst: Catalyst, function: JavaObject, operator: str) -> Kept:
     rule = _RULES.get(kind(function))
     if rule is None:
         raise InvalidQuery(
-            f"{operator}: {written} can't be merged from parts, and Millpond does not keep such aggregates yet. "
-            f"It keeps {_SUPPORTED}"
+            f"{operator}: {written} can't be merged from parts, and Millpond does not keep such aggregates "
+            f"yet. It keeps {_SUPPORTED}"
         )
     parts = rule(catalyst, function, f"{operator}: {written}")
     if kind(function) == "Average":
@@ -126,7 +126,9 @@ def _sum_op(total: JavaObject, eval_mode: str, place: str) -> AggregateOp:
         return "sum_float"
     if type_name.startswith("decimal"):
         return "sum_decimal"
-    raise InvalidQuery(f"{place} adds up values of the type {total.sql().lower()}, which Millpond can't keep yet")
+    raise InvalidQuery(
+        f"{place} adds up values of the type {total.sql().lower()}, which Millpond can't keep yet"
+    )
 
 
 def _average(catalyst: Catalyst, function: JavaObject, place: str) -> tuple[Part, ...]:
@@ -181,13 +183,11 @@ _RULES: dict[str, _Rule] = {
     "MaxBy": _ordered("max_by"),
     "First": _positional("first", "first_non_null"),
     "Last": _positional("last", "last_non_null"),
-    **{
-        f"Bit{name}Agg": _unary(cast(AggregateOp, f"bit_{name.lower()}")) for name in ("And", "Or", "Xor")
-    },
+    **{f"Bit{name}Agg": _unary(cast(AggregateOp, f"bit_{name.lower()}")) for name in ("And", "Or", "Xor")},
     **{name: _unary("moments") for name in ("StddevPop", "StddevSamp", "VariancePop", "VarianceSamp")},
 }
 
 _SUPPORTED = (
-    "count, count_if, sum, avg, min, max, first, last, any_value, min_by, max_by, bool_and, bool_or, bit_and, "
-    "bit_or, bit_xor, stddev and variance."
+    "count, count_if, sum, avg, min, max, first, last, any_value, min_by, max_by, bool_and, bool_or, "
+    "bit_and, bit_or, bit_xor, stddev and variance."
 )

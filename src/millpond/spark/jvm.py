@@ -1,7 +1,7 @@
-"""Spark's plan objects through the Java gateway: the few constructors and conversions that plan cutting needs.
+"""Spark's plan objects through the Java gateway: the constructors and conversions that plan cutting needs.
 
-A call through the gateway costs about a tenth of a millisecond and looking a class up costs several, so classes
-are looked up once. What a plan means is not decided here.
+A call through the gateway costs about a tenth of a millisecond and looking a class up costs several, so
+classes are looked up once. What a plan means is not decided here.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Catalyst:
 def rebuild(
     catalyst: Catalyst, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
 ) -> JavaObject:
-    """The expression with every subtree for which `replace` answers exchanged for the answer, from the top."""
+    """The expression with the topmost subtrees for which `replace` answers exchanged for the answers."""
     answer = replace(expression)
     if answer is not None:
         return answer

@@ -1,7 +1,7 @@
 """One streaming aggregate of Spark's plan as an operator: what it reads, keeps and emits, and how its results
 are made again from what it emits.
 
-Everything that can be built before the first batch is built here, so that a batch only puts its rows under it.
+What can be built before the first batch is built here, so that a batch only puts its rows under it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class _Inputs:
 
 
 class _Buffers:
-    """The merged aggregates of the operator and the attributes their emitted buffers fill; equal aggregates are
-    kept once."""
+    """The merged aggregates of the operator and the attributes their emitted buffers fill; equal aggregates
+    are kept once."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
@@ -134,14 +134,14 @@ class _Builder:
     def _check_key(self, key: JavaObject) -> None:
         if is_session_window(key):
             raise InvalidQuery(
-                f"{self._name}: session_window keeps state that Millpond does not take yet; use window(...), or "
-                "start the query with Spark's own writeStream"
+                f"{self._name}: session_window keeps state that Millpond does not take yet; use window(...), "
+                "or start the query with Spark's own writeStream"
             )
         if not self._catalyst.is_binary_stable(key.dataType()):
             raise InvalidQuery(
-                f"{self._name}: the key {plain_sql(key)} holds strings with a collation under which different "
-                "bytes are equal, and Millpond compares keys by their bytes; group by lower(...) or use "
-                "`collate UTF8_BINARY`"
+                f"{self._name}: the key {plain_sql(key)} holds strings with a collation under which "
+                "different bytes are equal, and Millpond compares keys by their bytes; group by lower(...) "
+                "or use `collate UTF8_BINARY`"
             )
 
     def _window_form(self, timed_key: JavaObject | None) -> WindowForm | None:
@@ -165,7 +165,9 @@ class _Builder:
             key_name = str(key.name()) if is_attribute else plain_sql(key)
             self._inputs.append(self._catalyst.normalized_key(key), f"the key {key_name}")
             columns.append(Column(key_name, _type_text(key)))
-            if is_attribute and not any(slot.attribute.exprId().equals(key.exprId()) for slot in self._key_slots):
+            if is_attribute and not any(
+                slot.attribute.exprId().equals(key.exprId()) for slot in self._key_slots
+            ):
                 attribute = key
             else:
                 attribute = self._catalyst.attribute(key_name, key.dataType(), key.nullable())
@@ -183,7 +185,7 @@ class _Builder:
         name = kind(expression)
         if name == "AggregateExpression":
             return self._value_of(expression)
-        if name == "AttributeReference" or name == "Literal":
+        if name in ("AttributeReference", "Literal"):
             return None
         for key, attribute in self._group_values:
             if key.semanticEquals(expression):
@@ -200,9 +202,9 @@ class _Builder:
             self._catalyst.same_type(have.dataType(), want.dataType())
             for have, want in zip(emitted, wanted, strict=True)
         ):
+            theirs, ours = ([_type_text(buffer) for buffer in side] for side in (wanted, emitted))
             raise InternalError(
-                f"{self._name}: Spark keeps {plain_sql(kept.function)} as "
-                f"{[f'{b.name()} {_type_text(b)}' for b in wanted]}, Millpond as {[_type_text(b) for b in emitted]}"
+                f"{self._name}: Spark keeps {plain_sql(kept.function)} as {theirs}, Millpond as {ours}"
             )
 
         def buffer(node: JavaObject) -> JavaObject | None:
@@ -267,9 +269,7 @@ class _Builder:
             slots, window = self._with_window(slots, form.window)
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
-        read = struct_of(
-            list(zip(input_names, map(_python_type, self._inputs.expressions), strict=True))
-        )
+        read = struct_of(list(zip(input_names, map(_python_type, self._inputs.expressions), strict=True)))
         emitted_names = names + [str(slot.attribute.name()) for slot in slots[len(keys) :]]
         emitted = struct_of(
             list(zip(emitted_names, (_python_type(slot.attribute) for slot in slots), strict=True))

@@ -26,15 +26,17 @@ _WATERMARK_NODES = {"EventTimeWatermark", "UpdateEventTimeWatermarkColumn"}
 
 
 def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
-    """Raises InvalidQuery for what Millpond can't keep, and Spark's AnalysisException for what Spark would not
-    run as a stream either."""
+    """Raises InvalidQuery for what Millpond can't keep, and Spark's AnalysisException for what Spark would
+    not run as a stream either."""
     if not isinstance(df, ClassicDataFrame):
         raise InvalidQuery(
-            "Spark Connect gives no access to the query's plan, so Millpond can't cut it; use a classic session "
-            "(SparkSession.builder.master(...), without remote(...))"
+            "Spark Connect gives no access to the query's plan, so Millpond can't cut it; use a classic "
+            "session (SparkSession.builder.master(...), without remote(...))"
         )
     if not df.isStreaming:
-        raise InvalidQuery("the frame is not streaming; read it with spark.readStream, or write it with df.write")
+        raise InvalidQuery(
+            "the frame is not streaming; read it with spark.readStream, or write it with df.write"
+        )
     session = df.sparkSession
     catalyst = Catalyst(session)
     analyzed = df._jdf.queryExecution().analyzed()
@@ -74,8 +76,8 @@ class CutPlan:
     _inputs: tuple[JavaObject, ...]
 
     def above(self, i: int, emitted: DataFrame) -> DataFrame:
-        """The plan above operator `i` over rows that it emitted, a batch frame with `emitted_types[i]`: the input
-        columns of the next operator, or for the last one the rows for the sink."""
+        """The plan above operator `i` over rows that it emitted, a batch frame with `emitted_types[i]`: the
+        input columns of the next operator, or for the last one the rows for the sink."""
         plan = self._uppers[i].over_rows(self._catalyst, emitted._jdf.queryExecution().analyzed())
         if i + 1 < len(self.operators):
             plan = self._catalyst.project(self._inputs[i + 1], plan)
@@ -111,7 +113,7 @@ class _Upper:
         columns = items(rows.output())
         if len(columns) != len(self.slots):
             raise InternalError(
-                f"{self.operator} emits {len(self.slots)} columns, but the rows put above it have {len(columns)}"
+                f"{self.operator} emits {len(self.slots)} columns, the rows given for it have {len(columns)}"
             )
         filled = [slot.filled(catalyst, column) for slot, column in zip(self.slots, columns, strict=True)]
         plan = catalyst.project(catalyst.seq(filled), rows)
@@ -126,7 +128,7 @@ class _Upper:
 
 @dataclass(frozen=True)
 class _FilledSlot:
-    """A slot's attribute taken apart once, so that a batch asks the gateway for nothing but the alias itself."""
+    """A slot's attribute taken apart once, so that a batch asks the gateway for the alias alone."""
 
     name: str
     expr_id: JavaObject

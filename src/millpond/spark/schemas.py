@@ -1,7 +1,7 @@
 """The types that cross between Spark and the kernel, as Spark, Arrow and messages name them.
 
-Everything is nullable at every depth: Spark's optimiser sharpens nullability between two runs of one query, and
-kept state must not depend on that.
+Everything is nullable at every depth: Spark's optimiser sharpens nullability between two runs of one query,
+and kept state must not depend on that.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def arrow_schema(
             )
         except (PySparkException, TypeError) as error:
             raise InvalidQuery(
-                f"{operator}: {meaning} has the type {column.dataType.simpleString()}, which Spark cannot hand "
-                "to Python; cast it to another type"
+                f"{operator}: {meaning} has the type {column.dataType.simpleString()}, which Spark cannot "
+                "hand to Python; cast it to another type"
             ) from error
         fields.append(alone.field(0))
     return pa.schema(fields)

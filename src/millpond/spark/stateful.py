@@ -1,7 +1,7 @@
 """The way of the stream through an analysed plan: where it is aggregated, and what on it can't be taken.
 
-Spark keeps state for the nodes refused here. They are refused by name, because a stateful node left in the plan
-would run in Spark's own state store unnoticed.
+Spark keeps state for the nodes refused here. They are refused by name, because a stateful node left in the
+plan would run in Spark's own state store unnoticed.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def stages(root: JavaObject, output_mode: OutputMode) -> list[Stage]:
     if not aggregates:
         _refuse([n for n, _ in between[0]], below_all=True, output_mode=output_mode)
         raise InvalidQuery(
-            "the query keeps no state: there is no aggregate on the stream, so there is nothing for Millpond to "
-            "keep. Start it with Spark's own writeStream"
+            "the query keeps no state: there is no aggregate on the stream, so there is nothing for Millpond "
+            "to keep. Start it with Spark's own writeStream"
         )
     for depth, nodes in enumerate(between):
         _refuse([n for n, _ in nodes], below_all=depth == len(aggregates), output_mode=output_mode)
@@ -82,27 +82,30 @@ def _refuse(nodes: list[JavaObject], *, below_all: bool, output_mode: OutputMode
         _refuse_streaming_subqueries(node)
         if name in _STATEFUL:
             raise _keeps_state(_STATEFUL[name])
-        # Above an aggregate in complete mode a limit is a limit of each batch's result; elsewhere Spark counts
-        # the rows of all batches.
+        # Above an aggregate in complete mode a limit is a limit of each batch's result; elsewhere Spark
+        # counts the rows of all batches.
         if name in _LIMITS and (below_all or output_mode == "append"):
             raise _keeps_state(_LIMITS[name])
 
 
 def _refuse_branches_with_state(node: JavaObject) -> None:
-    """At a leaf there is nothing; where several streams meet, only a union of stateless ones is left to Spark."""
+    """At a leaf there is nothing; where several streams meet, only a union of stateless ones is left to
+    Spark."""
     streaming = _streaming_children(node)
     if not streaming:
         return
     if kind(node) not in _SIDE_BY_SIDE:
-        raise _keeps_state("a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams")
+        raise _keeps_state(
+            "a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams"
+        )
     pending = [items(node.children())[i] for i in streaming]
     while pending:
         below = pending.pop()
         streaming = _streaming_children(below)
         if kind(below) == "Aggregate":
             raise InvalidQuery(
-                "the query aggregates one side of a union of streams; Millpond takes aggregates only one above "
-                "the other. Aggregate after the union, or run one query per side"
+                "the query aggregates one side of a union of streams; Millpond takes aggregates only one "
+                "above the other. Aggregate after the union, or run one query per side"
             )
         if len(streaming) > 1 and kind(below) not in _SIDE_BY_SIDE:
             raise _keeps_state("a join of two streams")
@@ -113,13 +116,13 @@ def _refuse_branches_with_state(node: JavaObject) -> None:
 def _refuse_streaming_subqueries(node: JavaObject) -> None:
     if any(subquery.isStreaming() for subquery in items(node.subqueries())):
         raise InvalidQuery(
-            "the query reads a stream inside a subquery expression, which Millpond can't run; join or union the "
-            "streams instead"
+            "the query reads a stream inside a subquery expression, which Millpond can't run; join or union "
+            "the streams instead"
         )
 
 
 def _keeps_state(operator: str) -> InvalidQuery:
     return InvalidQuery(
-        f"{operator} keeps state on a stream, and Millpond does not take it yet. Leave it out of the query, or "
-        "start the query with Spark's own writeStream"
+        f"{operator} keeps state on a stream, and Millpond does not take it yet. Leave it out of the query, "
+        "or start the query with Spark's own writeStream"
     )

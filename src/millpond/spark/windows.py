@@ -1,8 +1,8 @@
 """Which time a streaming aggregate runs by: aligned windows, a key that holds its own expiry, or none.
 
-Spark's analyser has already written `window(...)` out as arithmetic; this reads size, slide and offset back from
-that arithmetic, strictly. What does not look exactly as the analyser writes it is no window for us, and its
-column is then an ordinary key that Spark computes.
+Spark's analyser has already written `window(...)` out as arithmetic; this reads size, slide and offset back
+from that arithmetic, strictly. What does not look exactly as the analyser writes it is no window for us, and
+its column is then an ordinary key that Spark computes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def is_session_window(key: JavaObject) -> bool:
 
 
 def _has_metadata(key: JavaObject, entry: str) -> bool:
-    return kind(key) in ("AttributeReference", "Alias", "GetStructField") and bool(key.metadata().contains(entry))
+    return kind(key) in ("AttributeReference", "Alias", "GetStructField") and bool(
+        key.metadata().contains(entry)
+    )
 
 
 def expiry_of(catalyst: Catalyst, key: JavaObject) -> tuple[JavaObject, int]:
@@ -90,8 +92,8 @@ def _tumbling(project: JavaObject, window: JavaObject) -> _Written | None:
 
 
 def _sliding(node: JavaObject, window: JavaObject) -> _Written | None:
-    """`Filter` over `Expand`: one copy of the row for each window it may lie in. Its columns besides the window
-    are those of the child."""
+    """`Filter` over `Expand`: one copy of the row for each window it may lie in. Its columns besides the
+    window are those of the child."""
     if kind(node) != "Filter" or kind(node.child()) != "Expand":
         return None
     expand = node.child()

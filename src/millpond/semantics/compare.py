@@ -1,0 +1,108 @@
+"""Compares the operators of a restarted query with those that wrote the state, and says what changed.
+
+Only what decides the meaning of kept state counts. Names of results, the time zone of the session and the
+order in which input columns are read do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from millpond.semantics.operator import Aggregate, Column, KeyedTime, OperatorSpec, Panes, TimeSpec
+
+__all__ = ["differences"]
+
+
+def differences(old: Sequence[OperatorSpec], new: Sequence[OperatorSpec]) -> list[str]:
+    """One sentence for each change that makes the kept state unusable; empty when it can be used."""
+    if len(old) != len(new):
+        return [f"the query had {_counted(len(old), 'stateful operator')}, has {len(new)}"]
+    found: list[str] = []
+    for before, after in zip(old, new, strict=True):
+        place = f"operator {after.name}: "
+        changes = [
+            *_key_changes(before.keys, after.keys),
+            *_aggregate_changes(before, after),
+            *_time_changes(before.time, after.time),
+        ]
+        found += [place + change for change in changes]
+    return found
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _key_changes(old: Sequence[Column], new: Sequence[Column]) -> list[str]:
+    changes: list[str] = []
+    for before, after in zip_longest(old, new):
+        if before is None:
+            changes.append(f"key '{after.name}' {after.type} is new")
+        elif after is None:
+            changes.append(f"key '{before.name}' {before.type} is gone")
+        elif before.name != after.name:
+            changes.append(f"key '{before.name}' {before.type} is now '{after.name}' {after.type}")
+        elif before.type != after.type:
+            changes.append(f"key '{before.name}' was {before.type}, is {after.type}")
+    return changes
+
+
+def _aggregate_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
+    changes: list[str] = []
+    for i, (before, after) in enumerate(zip_longest(old.aggregates, new.aggregates), start=1):
+        if before is None:
+            changes.append(f"aggregate {i}, {after.text}, is new")
+        elif after is None:
+            changes.append(f"aggregate {i}, {before.text}, is gone")
+        elif before.text != after.text:
+            changes.append(f"aggregate {i} was {before.text}, is {after.text}")
+        elif before.op != after.op:
+            changes.append(f"aggregate {i}, {after.text}, was kept as {before.op}, is now kept as {after.op}")
+        elif (types := _input_types(old, before)) != (now := _input_types(new, after)):
+            changes.append(f"aggregate {i}, {after.text}, was over {types}, is over {now}")
+    return changes
+
+
+def _input_types(spec: OperatorSpec, aggregate: Aggregate) -> str:
+    """As Arrow names them; a timestamp's time zone is the session's and belongs to no stored value."""
+    kinds = (str(spec.input_schema.field(i).type) for i in aggregate.inputs)
+    return ", ".join("timestamp[us]" if kind.startswith("timestamp[us") else kind for kind in kinds)
+
+
+def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
+    match old, new:
+        case Panes(), Panes():
+            if (old.size_us, old.slide_us, old.offset_us) == (new.size_us, new.slide_us, new.offset_us):
+                return []
+        case KeyedTime(), KeyedTime():
+            if (old.slice_us, old.key) == (new.slice_us, new.key):
+                return []
+        case None, None:
+            return []
+    return [f"{_time_text(old)}, {_time_text(new, now=True)}"]
+
+
+def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
+    be, keep = ("are", "never expire") if now else ("were", "never expired")
+    match time:
+        case Panes():
+            size, slide, offset = (_duration(us) for us in (time.size_us, time.slide_us, time.offset_us))
+            text = f"windows '{time.window.name}' {be} {size} long, every {slide}"
+            return text + (f" from {offset}" if time.offset_us else "")
+        case KeyedTime():
+            return f"groups {be} expiring by '{time.key.name}' {time.key.type}"
+        case None:
+            return f"groups {keep}"
+
+
+def _duration(us: int) -> str:
+    for unit, length in (
+        ("day", 86_400_000_000),
+        ("hour", 3_600_000_000),
+        ("minute", 60_000_000),
+        ("second", 1_000_000),
+    ):
+        if us and us % length == 0:
+            return _counted(us // length, unit)
+    return _counted(us, "microsecond")

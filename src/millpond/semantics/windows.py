@@ -1,0 +1,52 @@
+"""Aligned windows and the panes they are made of. Pure arithmetic on microseconds.
+
+A pane is the stretch between two neighbouring borders of windows: no window cuts it, so its groups are kept
+once and merged into every window that covers it. A pane is named by its start. Where the size is a multiple
+of the slide there is one pane per slide, else two: from a window's start to the end of an older one, and from
+there to the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.semantics.operator import Panes
+
+__all__ = ["due_windows", "expired_slices", "pane_slices", "windows_of_slice"]
+
+
+def pane_slices(panes: Panes, window_start: int) -> list[int]:
+    """The panes that make the window, in order."""
+    end = window_start + panes.size_us
+    starts = range(window_start, end, panes.slide_us)
+    cut = panes.size_us % panes.slide_us
+    if cut == 0:
+        return list(starts)
+    return [pane for start in starts for pane in (start, start + cut) if pane < end]
+
+
+def windows_of_slice(panes: Panes, slice_start: int) -> list[int]:
+    """The starts of the windows that cover the pane, in order."""
+    starts = range(_last_window(panes, slice_start), slice_start - panes.size_us, -panes.slide_us)
+    return list(reversed(starts))
+
+
+def due_windows(panes: Panes, live_slices: Iterable[int], after_us: int, watermark_us: int) -> list[int]:
+    """The starts of the windows that end after `after_us` and not after the watermark and have a live pane."""
+    due = {
+        start
+        for slice_start in live_slices
+        for start in windows_of_slice(panes, slice_start)
+        if after_us < start + panes.size_us <= watermark_us
+    }
+    return sorted(due)
+
+
+def expired_slices(panes: Panes, live_slices: Iterable[int], watermark_us: int) -> list[int]:
+    """The panes that no window needs any more: the last one that covers them has ended."""
+    return [s for s in live_slices if _last_window(panes, s) + panes.size_us <= watermark_us]
+
+
+def _last_window(panes: Panes, time_us: int) -> int:
+    """The start of the last window that holds the time."""
+    return time_us - (time_us - panes.offset_us) % panes.slide_us
