@@ -79,6 +79,12 @@ class MemoryStorage:
     def remove_leftovers(self) -> tuple[str, ...]:
         return ()
 
+    def copy(self) -> MemoryStorage:
+        """Another storage with the same objects, to try several futures of one past."""
+        other = MemoryStorage()
+        other._objects = dict(self._objects)
+        return other
+
     def damage(self, name: str, data: bytes) -> None:
         """Replaces an object, which no storage allows, to see that it is noticed."""
         self._objects[name] = data

@@ -1,0 +1,139 @@
+"""Compaction keeps its bounds and does not write more than it must."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.policy.compaction import Limits, Merge, PackUse, Rest, SliceView, decide, decide_rewrite
+
+LIMITS = Limits(max_space_amplification=1.5, max_runs=8)
+MIB = 1 << 20
+
+
+def obey(view, decision):
+    """The table after the merge: the worst case, in which a partial merge finds nothing to leave out."""
+    if isinstance(decision, Rest):
+        return view
+    first, end = decision.first, decision.first + decision.count
+    merged = view.live_bytes if decision.count == len(view.run_bytes) else sum(view.run_bytes[first:end])
+    return SliceView((*view.run_bytes[:first], merged, *view.run_bytes[end:]), view.live_bytes)
+
+
+@st.composite
+def views(draw):
+    runs = draw(st.lists(st.integers(1, 1 << 40), max_size=40))
+    # The live bytes are at least the largest share that no newer run can have overwritten.
+    return SliceView(tuple(runs), draw(st.integers(0, sum(runs))))
+
+
+@given(views())
+def test_obeying_once_keeps_both_bounds(view):
+    after = obey(view, decide(view, LIMITS))
+    assert len(after.run_bytes) <= LIMITS.max_runs
+    total = sum(after.run_bytes)
+    assert len(after.run_bytes) <= 1 or total <= max(1.5 * view.live_bytes, LIMITS.small_bytes)
+
+
+@given(views())
+def test_after_obeying_there_is_nothing_more_to_do(view):
+    after = obey(view, decide(view, LIMITS))
+    assert decide(after, LIMITS) == Rest()
+
+
+@given(views())
+def test_a_merge_is_of_two_or_more_of_the_newest_runs(view):
+    decision = decide(view, LIMITS)
+    if isinstance(decision, Merge):
+        assert decision.count >= 2
+        assert decision.first + decision.count == len(view.run_bytes)
+
+
+@pytest.mark.parametrize("runs", [(), (10 * MIB,), (10 * MIB, MIB), (1000, 1000, 1000)])
+def test_rest_within_the_bounds(runs):
+    assert decide(SliceView(runs, sum(runs)), LIMITS) == Rest()
+
+
+def test_too_much_garbage_merges_everything():
+    view = SliceView((10 * MIB, 3 * MIB, 3 * MIB), 10 * MIB)
+    assert decide(view, LIMITS) == Merge(0, 3)
+    assert decide(SliceView((10 * MIB, 3 * MIB, 2 * MIB), 10 * MIB), LIMITS) == Rest()
+
+
+def test_garbage_of_a_tiny_table_is_left_but_its_runs_are_bounded():
+    assert decide(SliceView((1000,) * 8, 1000), LIMITS) == Rest()
+    assert decide(SliceView((1000,) * 9, 1000), LIMITS) == Merge(0, 9)
+
+
+def test_a_large_old_run_is_not_rewritten_for_the_sake_of_small_ones():
+    view = SliceView((1000 * MIB, 100 * MIB, *(MIB,) * 7), 1107 * MIB)
+    assert decide(view, LIMITS) == Merge(2, 7)
+
+
+def test_many_runs_come_down_to_the_bound_at_once():
+    view = SliceView(tuple(4**size for size in range(20, 0, -1)), sum(4**size for size in range(1, 21)))
+    assert decide(view, LIMITS) == Merge(7, 13)
+
+
+def simulate(batches, live_after):
+    """Write amplification of a table that gets a run of 1 MiB with each batch."""
+    runs: tuple[int, ...] = ()
+    written = 0
+    for batch in range(1, batches + 1):
+        runs = (*runs, MIB)
+        written += MIB
+        view = SliceView(runs, live_after(batch))
+        decision = decide(view, LIMITS)
+        if isinstance(decision, Merge):
+            after = obey(view, decision)
+            written += after.run_bytes[-1]
+            runs = after.run_bytes
+        assert len(runs) <= LIMITS.max_runs
+        assert sum(runs) <= max(1.5 * live_after(batch), LIMITS.small_bytes) or len(runs) == 1
+    return written / (batches * MIB)
+
+
+def test_write_amplification_of_a_growing_table():
+    # With 8 runs allowed, no schedule gets 4,000 batches below about 6 (3,003 = 14 over 8).
+    assert simulate(4000, lambda batch: batch * MIB) < 7
+
+
+def test_write_amplification_of_an_overwritten_table():
+    # A merge of everything (100 MiB) is due with every 50 MiB of garbage: 1 + 100/50, and the tiers in between.
+    assert simulate(4000, lambda batch: min(batch, 100) * MIB) < 5
+
+
+PACKS = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=4),
+    st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)).map(lambda use: PackUse(use[0], sum(use))),
+    max_size=20,
+)
+
+
+@given(PACKS)
+def test_rewriting_packs_keeps_the_bound(packs):
+    chosen = decide_rewrite(packs, LIMITS)
+    live = sum(use.live_bytes for use in packs.values())
+    total = sum(use.live_bytes if name in chosen else use.total_bytes for name, use in packs.items())
+    assert total <= max(1.5 * live, LIMITS.small_bytes)
+
+
+@given(PACKS)
+def test_no_pack_is_rewritten_without_need(packs):
+    chosen = decide_rewrite(packs, LIMITS)
+    live = sum(use.live_bytes for use in packs.values())
+    without_last = sum(
+        use.live_bytes if name in chosen[:-1] else use.total_bytes for name, use in packs.items()
+    )
+    assert not chosen or without_last > max(1.5 * live, LIMITS.small_bytes)
+
+
+def test_the_pack_that_frees_most_for_least_goes_first():
+    packs = {
+        "full": PackUse(100 * MIB, 100 * MIB),
+        "half": PackUse(50 * MIB, 100 * MIB),
+        "pinned": PackUse(MIB, 100 * MIB),
+    }
+    assert decide_rewrite(packs, LIMITS) == ("pinned",)
+    assert decide_rewrite({"full": packs["full"]}, LIMITS) == ()
