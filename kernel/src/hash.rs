@@ -23,10 +23,8 @@ mod tests {
     #[test]
     fn the_hash_of_known_keys_never_changes() {
         assert_eq!(hash_key(b""), 0x2d06_8005_38d3_94c2);
-        assert_eq!(hash_key(b"millpond"), KNOWN);
+        assert_eq!(hash_key(b"millpond"), 16_579_229_622_760_680_923);
     }
-
-    const KNOWN: u64 = 0;
 
     #[test]
     fn buckets_follow_the_order_of_hashes() {
