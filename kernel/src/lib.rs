@@ -4,18 +4,35 @@ pub mod aggregate;
 pub mod arena;
 pub mod codec;
 pub mod combiner;
+pub mod cursor;
 pub mod encoded;
 pub mod error;
+pub mod filter;
+pub mod groups;
 pub mod hash;
 pub mod index;
 pub mod key;
 pub mod layout;
+pub mod lookup;
+pub mod merge;
+pub mod pack;
 pub mod py;
+pub mod py_store;
+mod raw;
+pub mod rows;
+pub mod run;
+pub mod run_format;
+pub mod run_writer;
+pub mod scan;
+pub mod slice;
+pub mod store;
+pub mod table;
 pub mod time;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    py::register(module)
+    py::register(module)?;
+    py_store::register(module)
 }

@@ -141,6 +141,10 @@ class Store:
         """Puts a merged run in the place of the committed runs `first` to `first + count` (oldest is 0). False,
         and nothing changed, when the slice is gone."""
     def runs(self, slice: int) -> list[Run]: ...
+    def run_lengths(self, slice: int) -> list[tuple[int, int]]:
+        """(length, rows) of the committed runs, oldest first."""
+    def slice_stats(self, slice: int) -> dict[str, int]:
+        """rows, live_bytes, run_bytes, runs."""
     def stats(self) -> dict[str, int]:
         """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
         false_positives, read_bytes."""

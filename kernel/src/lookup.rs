@@ -1,0 +1,120 @@
+//! Looks up a batch of keys in runs: newest first, each block read once, none for keys that the filter rules out.
+
+use crate::error::Result;
+use crate::rows::Row;
+use crate::run::Run;
+use crate::table::Keys;
+
+/// Neighbouring blocks are read together up to this size.
+const READ_BYTES: usize = 256 * 1024;
+const PREFETCH: usize = 16;
+
+/// What reads cost, since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Keys looked up.
+    pub gets: u64,
+    /// Of these, keys found in memory.
+    pub memory_hits: u64,
+    /// Pairs of key and run that cost no read.
+    pub filter_negatives: u64,
+    pub block_reads: u64,
+    /// Pairs of key and run that cost a read and found nothing.
+    pub false_positives: u64,
+    pub read_bytes: u64,
+}
+
+/// Sorts key numbers in the order of runs.
+pub fn sort_like_runs<K: Keys>(keys: &K, rows: &mut [u32]) {
+    rows.sort_unstable_by(|a, b| {
+        let (a, b) = (*a as usize, *b as usize);
+        keys.hash(a)
+            .cmp(&keys.hash(b))
+            .then_with(|| keys.key(a).cmp(keys.key(b)))
+    });
+}
+
+/// Looks for the keys numbered in `wanted`, sorted as runs are, and hands each row found, tombstones included, to
+/// `found` with the number of its key and its run's place in `newest_first`.
+pub fn find_in_runs<'r, K: Keys>(
+    newest_first: impl Iterator<Item = &'r Run>,
+    keys: &K,
+    mut wanted: Vec<u32>,
+    counters: &mut Counters,
+    mut found: impl FnMut(u32, Row<'_>, usize) -> Result<()>,
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    for (place, run) in newest_first.enumerate() {
+        if wanted.is_empty() {
+            break;
+        }
+        let probes = probes_of(run, keys, &wanted, counters);
+        let mut done = vec![false; wanted.len()];
+        let mut rest = probes.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let (now, later) = rest.split_at(together(run, rest));
+            let end = now.last().map_or(*first, |(block, _)| *block) + 1;
+            run.read_blocks(*first, end, &mut bytes)?;
+            counters.block_reads += (end - first) as u64;
+            counters.read_bytes += bytes.len() as u64;
+            for (block, at) in now {
+                let row = wanted[*at];
+                let (hash, key) = (keys.hash(row as usize), keys.key(row as usize));
+                match run.find_in_block(block_bytes(run, *first, *block, &bytes), hash, key)? {
+                    Some(hit) => {
+                        done[*at] = true;
+                        found(row, hit, place)?;
+                    }
+                    None => counters.false_positives += 1,
+                }
+            }
+            rest = later;
+        }
+        let mut done = done.into_iter();
+        wanted.retain(|_| done.next() != Some(true));
+    }
+    Ok(())
+}
+
+/// The blocks to read for the keys that the filter lets pass, as (block, place in `wanted`), in order.
+fn probes_of<K: Keys>(
+    run: &Run,
+    keys: &K,
+    wanted: &[u32],
+    counters: &mut Counters,
+) -> Vec<(usize, usize)> {
+    let mut probes = Vec::new();
+    for (at, row) in wanted.iter().enumerate() {
+        if let Some(ahead) = wanted.get(at + PREFETCH) {
+            run.filter().prefetch(keys.hash(*ahead as usize));
+        }
+        let hash = keys.hash(*row as usize);
+        match run.block_of(hash) {
+            Some(block) if run.filter().may_hold(hash) => probes.push((block, at)),
+            _ => counters.filter_negatives += 1,
+        }
+    }
+    probes
+}
+
+/// How many of the probes one read can serve: those of neighbouring blocks.
+fn together(run: &Run, probes: &[(usize, usize)]) -> usize {
+    let mut last = usize::MAX;
+    let mut length = 0;
+    for (count, (block, _)) in probes.iter().enumerate() {
+        if *block != last {
+            if count > 0 && (*block != last + 1 || length >= READ_BYTES) {
+                return count;
+            }
+            length += run.blocks()[*block].length as usize;
+            last = *block;
+        }
+    }
+    probes.len()
+}
+
+fn block_bytes<'a>(run: &Run, first: usize, block: usize, bytes: &'a [u8]) -> &'a [u8] {
+    let entry = &run.blocks()[block];
+    let at = (entry.offset - run.blocks()[first].offset) as usize;
+    &bytes[at..at + entry.length as usize]
+}

@@ -1,0 +1,540 @@
+//! The table of one slice: groups in memory, found by hash.
+//!
+//! An index of eight-byte slots points into an arena of entries of one width. Keys and values of varying length lie
+//! in a heap beside it. Entries never move between two calls of `retain`, so an id taken from the index stays good.
+
+use crate::error::{Error, Result};
+use crate::raw::prefetch;
+use crate::rows::{Row, RowShape};
+
+const EPOCH_AT: usize = 8;
+const FLAGS_AT: usize = 12;
+const KEY_AT: usize = 13;
+/// Offset u64 and length u32 of a key in the heap.
+const KEY_SPAN: usize = 12;
+/// Offset u64, length u32 and room u32 of a value in the heap.
+const VALUE_SPAN: usize = 16;
+
+const TOMBSTONE: u8 = 1;
+/// Changed since the last flush.
+const DIRTY: u8 = 2;
+
+const FIRST_SLOTS: usize = 16;
+/// How far ahead of a row its slot, its entry and its heap bytes are fetched.
+const FETCH_SLOT: usize = 24;
+const FETCH_ENTRY: usize = 16;
+const FETCH_KEY: usize = 8;
+
+/// Keys to look for, numbered.
+pub trait Keys {
+    fn hash(&self, at: usize) -> u64;
+    fn key(&self, at: usize) -> &[u8];
+}
+
+pub struct Table {
+    shape: RowShape,
+    value_at: usize,
+    stride: usize,
+    /// The upper half of an entry's hash, and the entry's number plus one; 0 is free.
+    slots: Vec<u64>,
+    arena: Vec<u8>,
+    heap: Vec<u8>,
+    garbage_bytes: usize,
+    live: u64,
+    touched: Vec<u32>,
+    dirty: Vec<u32>,
+    dirty_bytes: u64,
+}
+
+impl Table {
+    pub fn new(shape: RowShape) -> Self {
+        let value_at = KEY_AT + shape.key_width.unwrap_or(KEY_SPAN);
+        let end = value_at + shape.value_width.unwrap_or(VALUE_SPAN);
+        Self {
+            shape,
+            value_at,
+            stride: end.next_multiple_of(8),
+            slots: vec![0; FIRST_SLOTS],
+            arena: Vec::new(),
+            heap: Vec::new(),
+            garbage_bytes: 0,
+            live: 0,
+            touched: Vec::new(),
+            dirty: Vec::new(),
+            dirty_bytes: 0,
+        }
+    }
+
+    /// Entries, tombstones included.
+    pub fn len(&self) -> usize {
+        self.arena.len() / self.stride
+    }
+    pub fn is_empty(&self) -> bool {
+        self.arena.is_empty()
+    }
+    /// Entries that are groups.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+    /// Entries that the running batch changed.
+    pub fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+    /// Entries that changed since the last flush.
+    pub fn dirty(&self) -> &[u32] {
+        &self.dirty
+    }
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+    pub fn garbage_bytes(&self) -> usize {
+        self.garbage_bytes
+    }
+    pub fn heap_bytes(&self) -> usize {
+        self.heap.len()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let lists = self.touched.capacity() + self.dirty.capacity();
+        self.slots.capacity() * 8 + self.arena.capacity() + self.heap.capacity() + lists * 4
+    }
+
+    /// Bytes of every value, 0 where they vary.
+    pub fn value_width(&self) -> usize {
+        self.shape.value_width.unwrap_or(0)
+    }
+
+    /// What an entry costs in memory, its share of the index included.
+    pub fn entry_bytes(&self, id: u32) -> usize {
+        const SLOT_SHARE: usize = 20;
+        let in_heap =
+            |width: Option<usize>, length: usize| if width.is_none() { length } else { 0 };
+        let key = in_heap(self.shape.key_width, self.key(id).len());
+        let value = in_heap(self.shape.value_width, self.value(id).len());
+        self.stride + SLOT_SHARE + key + value
+    }
+
+    #[inline]
+    fn entry(&self, id: u32) -> &[u8] {
+        let at = id as usize * self.stride;
+        &self.arena[at..at + self.stride]
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, id: u32) -> &mut [u8] {
+        let at = id as usize * self.stride;
+        &mut self.arena[at..at + self.stride]
+    }
+
+    #[inline]
+    pub fn hash(&self, id: u32) -> u64 {
+        read_u64(self.entry(id), 0)
+    }
+    #[inline]
+    pub fn epoch(&self, id: u32) -> u32 {
+        read_u32(self.entry(id), EPOCH_AT)
+    }
+    #[inline]
+    pub fn is_tombstone(&self, id: u32) -> bool {
+        self.entry(id)[FLAGS_AT] & TOMBSTONE != 0
+    }
+    #[inline]
+    pub fn is_dirty(&self, id: u32) -> bool {
+        self.entry(id)[FLAGS_AT] & DIRTY != 0
+    }
+
+    #[inline]
+    pub fn key(&self, id: u32) -> &[u8] {
+        let entry = self.entry(id);
+        match self.shape.key_width {
+            Some(width) => &entry[KEY_AT..KEY_AT + width],
+            None => self.heap_bytes_at(entry, KEY_AT),
+        }
+    }
+
+    #[inline]
+    pub fn value(&self, id: u32) -> &[u8] {
+        let entry = self.entry(id);
+        match self.shape.value_width {
+            Some(width) => &entry[self.value_at..self.value_at + width],
+            None => self.heap_bytes_at(entry, self.value_at),
+        }
+    }
+
+    #[inline]
+    fn heap_bytes_at(&self, entry: &[u8], span_at: usize) -> &[u8] {
+        let offset = read_u64(entry, span_at) as usize;
+        let length = read_u32(entry, span_at + 8) as usize;
+        &self.heap[offset..offset + length]
+    }
+
+    pub fn row(&self, id: u32) -> Row<'_> {
+        Row {
+            hash: self.hash(id),
+            tombstone: self.is_tombstone(id),
+            key: self.key(id),
+            value: self.value(id),
+        }
+    }
+
+    /// Asks for an entry's cache lines.
+    #[inline]
+    pub fn prefetch(&self, id: u32) {
+        let at = id as usize * self.stride;
+        prefetch(&self.arena, at);
+        prefetch(&self.arena, at + self.stride - 1);
+    }
+
+    #[inline]
+    fn position(&self, hash: u64) -> usize {
+        hash as usize & (self.slots.len() - 1)
+    }
+
+    /// The number plus one of the first entry from the hash's position on that may be it; 0: there is none.
+    #[inline]
+    fn candidate(&self, hash: u64) -> u32 {
+        let mut at = self.position(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 || slot >> 32 == hash >> 32 {
+                return slot as u32;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let mut at = self.position(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return None;
+            }
+            if slot >> 32 == hash >> 32 {
+                let id = slot as u32 - 1;
+                if same(self.key(id), key) {
+                    return Some(id);
+                }
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Looks for the keys numbered in `order` and hands each to `each` with its entry. Memory is fetched ahead of its
+    /// use. `each` may add and change entries, not remove them.
+    pub fn probe<K: Keys>(
+        &mut self,
+        keys: &K,
+        order: &[u32],
+        mut each: impl FnMut(&mut Self, usize, Option<u32>) -> Result<()>,
+    ) -> Result<()> {
+        let mut candidates = [0u32; FETCH_ENTRY];
+        let keys_vary = self.shape.key_width.is_none();
+        let ahead = |step: usize| order.get(step).map(|row| *row as usize);
+        for step in 0..FETCH_ENTRY.min(order.len()) {
+            candidates[step] = self.candidate(keys.hash(order[step] as usize));
+            self.prefetch(candidates[step].saturating_sub(1));
+        }
+        for (step, row) in order.iter().enumerate() {
+            if let Some(row) = ahead(step + FETCH_SLOT) {
+                prefetch(&self.slots, self.position(keys.hash(row)));
+            }
+            let candidate = candidates[step % FETCH_ENTRY];
+            if let Some(row) = ahead(step + FETCH_ENTRY) {
+                let next = self.candidate(keys.hash(row));
+                candidates[step % FETCH_ENTRY] = next;
+                self.prefetch(next.saturating_sub(1));
+            }
+            if keys_vary {
+                let next = candidates[(step + FETCH_KEY) % FETCH_ENTRY];
+                if next != 0 {
+                    prefetch(&self.heap, read_u64(self.entry(next - 1), KEY_AT) as usize);
+                }
+            }
+            let row = *row as usize;
+            // A key that was not there when fetched may have come with a row in between.
+            let found = match candidate {
+                0 => self.find(keys.hash(row), keys.key(row)),
+                _ if same(self.key(candidate - 1), keys.key(row)) => Some(candidate - 1),
+                _ => self.find(keys.hash(row), keys.key(row)),
+            };
+            each(self, row, found)?;
+        }
+        Ok(())
+    }
+
+    /// Adds an entry for a key that has none. `epoch`: that of the last batch that changed it.
+    pub fn add(&mut self, row: Row<'_>, epoch: u32) -> Result<u32> {
+        let id = u32::try_from(self.len())
+            .ok()
+            .filter(|id| *id < u32::MAX - 1)
+            .ok_or_else(|| {
+                Error::invalid(
+                    "more than four billion groups in one slice of one shard; use more shards",
+                )
+            })?;
+        if (self.len() + 1) * 10 > self.slots.len() * 7 {
+            self.rebuild_slots(self.slots.len() * 2);
+        }
+        if self.arena.capacity() - self.arena.len() < self.stride {
+            // A quarter at a time: what is reserved counts as used.
+            self.arena.reserve_exact(
+                (self.arena.len() / 4)
+                    .next_multiple_of(self.stride)
+                    .max(16 * self.stride),
+            );
+        }
+        let end = self.arena.len() + self.stride;
+        self.arena.extend_from_slice(&row.hash.to_le_bytes());
+        self.arena.extend_from_slice(&epoch.to_le_bytes());
+        self.arena.push(if row.tombstone { TOMBSTONE } else { 0 });
+        match self.shape.key_width {
+            Some(_) => self.arena.extend_from_slice(row.key),
+            None => {
+                let offset = self.push_heap(row.key);
+                self.arena.extend_from_slice(&offset.to_le_bytes());
+                self.arena
+                    .extend_from_slice(&(row.key.len() as u32).to_le_bytes());
+            }
+        }
+        match self.shape.value_width {
+            Some(_) => self.arena.extend_from_slice(row.value),
+            None => {
+                let offset = self.push_heap(row.value);
+                let length = (row.value.len() as u32).to_le_bytes();
+                self.arena.extend_from_slice(&offset.to_le_bytes());
+                self.arena.extend_from_slice(&length);
+                self.arena.extend_from_slice(&length);
+            }
+        }
+        self.arena.resize(end, 0);
+        self.live += u64::from(!row.tombstone);
+        self.fill_slot(row.hash, id);
+        Ok(id)
+    }
+
+    fn push_heap(&mut self, bytes: &[u8]) -> u64 {
+        let offset = self.heap.len();
+        self.heap.extend_from_slice(bytes);
+        offset as u64
+    }
+
+    #[inline]
+    fn fill_slot(&mut self, hash: u64, id: u32) {
+        let mut at = self.position(hash);
+        while self.slots[at] != 0 {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.slots[at] = (hash >> 32 << 32) | u64::from(id + 1);
+    }
+
+    fn rebuild_slots(&mut self, slots: usize) {
+        self.slots = vec![0; slots];
+        const AHEAD: usize = 16;
+        for id in 0..self.len() {
+            if id + AHEAD < self.len() {
+                prefetch(&self.slots, self.position(self.hash((id + AHEAD) as u32)));
+            }
+            self.fill_slot(self.hash(id as u32), id as u32);
+        }
+    }
+
+    /// Notes that the batch of this epoch changed the entry.
+    #[inline]
+    pub fn touch(&mut self, id: u32, epoch: u32) {
+        let entry = self.entry_mut(id);
+        let was_dirty = entry[FLAGS_AT] & DIRTY != 0;
+        let was_touched = read_u32(entry, EPOCH_AT) == epoch;
+        if !was_dirty {
+            entry[FLAGS_AT] |= DIRTY;
+            self.dirty.push(id);
+            self.dirty_bytes += self.row_bytes(id);
+        }
+        if !was_touched {
+            self.entry_mut(id)[EPOCH_AT..EPOCH_AT + 4].copy_from_slice(&epoch.to_le_bytes());
+            self.touched.push(id);
+        }
+    }
+
+    /// Notes that the entry, just added with the running batch's epoch, is that batch's, without being dirty.
+    pub fn note_touched(&mut self, id: u32) {
+        self.touched.push(id);
+    }
+
+    /// Bytes of the entry's row in a run.
+    #[inline]
+    fn row_bytes(&self, id: u32) -> u64 {
+        match self.shape.stride() {
+            Some(stride) => stride as u64,
+            None => self
+                .shape
+                .row_bytes(self.key(id).len(), self.value(id).len()) as u64,
+        }
+    }
+
+    /// The value of a live entry, to be merged in place; values are of one width.
+    #[inline]
+    pub fn fixed_value_mut(&mut self, id: u32) -> &mut [u8] {
+        let (at, width) = (self.value_at, self.shape.value_width.unwrap_or(0));
+        &mut self.entry_mut(id)[at..at + width]
+    }
+
+    /// Gives the entry a value; a tombstone becomes a group again.
+    pub fn set_value(&mut self, id: u32, value: &[u8]) {
+        if self.is_tombstone(id) {
+            self.entry_mut(id)[FLAGS_AT] &= !TOMBSTONE;
+            self.live += 1;
+        }
+        if self.shape.value_width.is_some() {
+            self.fixed_value_mut(id).copy_from_slice(value);
+        } else {
+            self.set_heap_value(id, value);
+        }
+    }
+
+    fn set_heap_value(&mut self, id: u32, value: &[u8]) {
+        let at = self.value_at;
+        let entry = self.entry(id);
+        let offset = read_u64(entry, at) as usize;
+        let length = read_u32(entry, at + 8) as usize;
+        let room = read_u32(entry, at + 12) as usize;
+        if self.is_dirty(id) {
+            self.dirty_bytes = self.dirty_bytes + value.len() as u64 - length as u64;
+        }
+        let (offset, room) = if value.len() <= room {
+            self.heap[offset..offset + value.len()].copy_from_slice(value);
+            (offset as u64, room)
+        } else {
+            self.garbage_bytes += room;
+            (self.push_heap(value), value.len())
+        };
+        let entry = self.entry_mut(id);
+        entry[at..at + 8].copy_from_slice(&offset.to_le_bytes());
+        entry[at + 8..at + 12].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        entry[at + 12..at + 16].copy_from_slice(&(room as u32).to_le_bytes());
+    }
+
+    /// Makes a live entry a tombstone.
+    pub fn bury(&mut self, id: u32) {
+        if self.is_tombstone(id) {
+            return;
+        }
+        self.live -= 1;
+        if self.shape.value_width.is_none() {
+            self.set_heap_value(id, &[]);
+        } else {
+            self.fixed_value_mut(id).fill(0);
+        }
+        self.entry_mut(id)[FLAGS_AT] |= TOMBSTONE;
+    }
+
+    /// What was dirty has been written.
+    pub fn clear_dirty(&mut self) {
+        for id in std::mem::take(&mut self.dirty) {
+            self.entry_mut(id)[FLAGS_AT] &= !DIRTY;
+        }
+        self.dirty_bytes = 0;
+    }
+
+    /// The batch is committed: what it touched is like the rest from here on.
+    pub fn clear_touched(&mut self) {
+        self.touched.clear();
+        self.touched.shrink_to(1024);
+        self.dirty.shrink_to(1024);
+    }
+
+    /// Keeps the entries that `keep` accepts and gives the memory of the others back. `epoch`: the running batch's.
+    pub fn retain(&mut self, epoch: u32, mut keep: impl FnMut(&Self, u32) -> bool) {
+        let heap_in_use = self.heap.len() - self.garbage_bytes;
+        let mut heap = Vec::new();
+        let mut kept = 0u32;
+        self.touched.clear();
+        self.dirty.clear();
+        self.dirty_bytes = 0;
+        self.live = 0;
+        for id in 0..self.len() as u32 {
+            if !keep(self, id) {
+                continue;
+            }
+            if heap.capacity() == 0 && !self.heap.is_empty() {
+                heap.reserve_exact(heap_in_use.min(1 << 20));
+            }
+            self.live += u64::from(!self.is_tombstone(id));
+            self.dirty_bytes += if self.is_dirty(id) {
+                self.row_bytes(id)
+            } else {
+                0
+            };
+            if self.is_dirty(id) {
+                self.dirty.push(kept);
+            }
+            if self.epoch(id) == epoch {
+                self.touched.push(kept);
+            }
+            self.move_to_heap(id, &mut heap);
+            let from = id as usize * self.stride;
+            self.arena
+                .copy_within(from..from + self.stride, kept as usize * self.stride);
+            kept += 1;
+        }
+        self.arena.truncate(kept as usize * self.stride);
+        self.arena.shrink_to_fit();
+        heap.shrink_to_fit();
+        self.heap = heap;
+        self.garbage_bytes = 0;
+        let needed = (kept as usize * 10 / 7 + 1)
+            .next_power_of_two()
+            .max(FIRST_SLOTS);
+        self.rebuild_slots(needed);
+    }
+
+    /// Copies the entry's key and value to another heap, where they vary in length, and makes the entry point there.
+    fn move_to_heap(&mut self, id: u32, heap: &mut Vec<u8>) {
+        if self.shape.key_width.is_none() {
+            let offset = heap.len() as u64;
+            heap.extend_from_slice(self.key(id));
+            self.entry_mut(id)[KEY_AT..KEY_AT + 8].copy_from_slice(&offset.to_le_bytes());
+        }
+        if self.shape.value_width.is_none() {
+            let (offset, length) = (heap.len() as u64, self.value(id).len() as u32);
+            heap.extend_from_slice(self.value(id));
+            let at = self.value_at;
+            let entry = self.entry_mut(id);
+            entry[at..at + 8].copy_from_slice(&offset.to_le_bytes());
+            entry[at + 12..at + 16].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
+    /// The entries given, in the order of runs.
+    pub fn sorted(&self, ids: impl Iterator<Item = u32>) -> Vec<(u64, u32)> {
+        let mut sorted: Vec<_> = ids.map(|id| (self.hash(id), id)).collect();
+        sorted.sort_unstable_by(|(a, left), (b, right)| {
+            a.cmp(b).then_with(|| self.key(*left).cmp(self.key(*right)))
+        });
+        sorted
+    }
+}
+
+#[inline(always)]
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    let chunk = bytes[at..].first_chunk::<8>();
+    chunk.map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}
+
+#[inline(always)]
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    let chunk = bytes[at..].first_chunk::<4>();
+    chunk.map_or(0, |chunk| u32::from_le_bytes(*chunk))
+}
+
+/// Equality without a call for the short keys that are the rule.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    match (a.len(), a.len() == b.len()) {
+        (8..=16, true) => {
+            a.first_chunk::<8>() == b.first_chunk::<8>()
+                && a.last_chunk::<8>() == b.last_chunk::<8>()
+        }
+        (_, equal) => equal && a == b,
+    }
+}
