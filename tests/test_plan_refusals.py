@@ -1,0 +1,150 @@
+"""What can't be cut is refused by name, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import InvalidQuery
+from millpond.semantics.operator import OutputMode
+from millpond.spark.plan import cut
+from tests.plan_bench import Bids
+
+
+@pytest.fixture(scope="module")
+def bids(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bids]:
+    yield Bids(spark, tmp_path_factory.mktemp("refusals"))
+
+
+def _timed(df: DataFrame) -> DataFrame:
+    return df.withWatermark("ts", "1 second")
+
+
+def _with_state(df: DataFrame) -> DataFrame:
+    return (
+        _timed(df)
+        .groupBy("bidder")
+        .applyInPandasWithState(lambda *_: iter(()), "n bigint", "n bigint", "append", "NoTimeout")
+    )
+
+
+@F.pandas_udf("double")
+def middle(values: pd.Series) -> float:
+    return float(values.median())
+
+
+OPERATORS: dict[str, tuple[OutputMode, Callable[[DataFrame], DataFrame]]] = {
+    "dropDuplicates": ("update", lambda df: df.dropDuplicates(["bidder"])),
+    "dropDuplicatesWithinWatermark": (
+        "append",
+        lambda df: _timed(df).dropDuplicatesWithinWatermark(["bidder"]),
+    ),
+    "distinct": ("update", lambda df: df.select("bidder").distinct()),
+    "limit": ("append", lambda df: df.limit(3)),
+    "a join of two streams": ("append", lambda df: df.join(df.select("auction"), "auction")),
+    "applyInPandasWithState": ("append", _with_state),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_stateful_operator_alone(bids: Bids, name: str) -> None:
+    mode, query = OPERATORS[name]
+    with pytest.raises(InvalidQuery, match=f"^{name} keeps state"):
+        cut(query(bids.stream), mode)
+
+
+@pytest.mark.parametrize("name", ["dropDuplicates", "limit", "a join of two streams"])
+def test_a_stateful_operator_below_an_aggregate(bids: Bids, name: str) -> None:
+    below = OPERATORS[name][1](_timed(bids.stream))
+    with pytest.raises(InvalidQuery, match=f"^{name} keeps state"):
+        cut(below.groupBy(F.window("ts", "5 seconds")).count(), "append")
+
+
+def test_a_stateful_operator_above_an_aggregate(bids: Bids) -> None:
+    counts = _timed(bids.stream).groupBy(F.window("ts", "5 seconds")).count()
+    with pytest.raises(InvalidQuery, match="^dropDuplicates keeps state"):
+        cut(counts.dropDuplicates(["window"]), "append")
+    with pytest.raises(InvalidQuery, match="^limit keeps state"):
+        cut(counts.limit(3), "append")
+
+
+def test_an_aggregate_beside_another_stream(bids: Bids) -> None:
+    counts = _timed(bids.stream).groupBy(F.window("ts", "5 seconds")).count().select("count")
+    with pytest.raises(InvalidQuery, match="one side of a union"):
+        cut(counts.union(_timed(bids.stream).select("price")), "append")
+
+
+def test_a_query_without_state(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="keeps no state.*Spark's own writeStream"):
+        cut(bids.stream.where("price > 3"), "append")
+
+
+def test_a_batch_frame(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="not streaming"):
+        cut(bids.table.groupBy("bidder").count(), "append")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "collect_list(price)",
+        "percentile(price, 0.5)",
+        "approx_count_distinct(price)",
+        "median(price)",
+        "corr(price, items)",
+        "mode(price)",
+    ],
+)
+def test_a_function_that_is_not_kept(bids: Bids, function: str) -> None:
+    name = function.partition("(")[0]
+    with pytest.raises(InvalidQuery, match=rf"aggregate-0: {name}\(.*It keeps count"):
+        cut(bids.stream.groupBy("bidder").agg(F.expr(function)), "update")
+
+
+def test_an_aggregate_of_the_users_own(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match=r"aggregate-0: middle\(price\)"):
+        cut(bids.stream.groupBy("bidder").agg(middle("price")), "update")
+
+
+def test_sums_of_intervals(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="adds up values of the type interval"):
+        cut(bids.stream.groupBy("bidder").agg(F.expr("sum(make_dt_interval(0, items))")), "update")
+
+
+def test_session_windows(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="aggregate-0: session_window"):
+        cut(_timed(bids.stream).groupBy(F.session_window("ts", "3 seconds"), "bidder").count(), "append")
+
+
+def test_collations_that_take_different_bytes_for_the_same(bids: Bids) -> None:
+    folded = F.expr("name collate UTF8_LCASE").alias("n")
+    with pytest.raises(InvalidQuery, match="collation"):
+        cut(bids.stream.groupBy(folded).count(), "update")
+    with pytest.raises(InvalidQuery, match=r"min\(.*compares strings by a collation"):
+        cut(bids.stream.groupBy("bidder").agg(F.min(F.expr("name collate UNICODE"))), "update")
+
+
+def test_a_type_that_python_does_not_get(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="the key .* has the type interval year to month"):
+        cut(bids.stream.groupBy(F.expr("make_ym_interval(items)")).count(), "update")
+
+
+@pytest.mark.parametrize(
+    ("mode", "query"),
+    [
+        ("append", lambda df: df.groupBy("bidder").count()),
+        ("complete", lambda df: df.select("bidder")),
+        ("update", lambda df: df.groupBy("bidder").agg(F.count_distinct("price"))),
+        ("update", lambda df: df.groupBy("bidder").count().orderBy("count")),
+    ],
+)
+def test_what_spark_refuses_is_refused_in_its_words(
+    bids: Bids, mode: OutputMode, query: Callable[[DataFrame], DataFrame]
+) -> None:
+    with pytest.raises(AnalysisException):
+        cut(query(bids.stream), mode)
