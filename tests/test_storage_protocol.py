@@ -192,3 +192,14 @@ def test_state_of_another_query_is_noticed_even_after_taking_the_log():
     take(storage, "mistaken", query_id="other")
     with pytest.raises(InvalidQuery, match="state of query query"):
         start(storage, spark=4, query_id="other")
+
+
+def test_a_mistaken_driver_that_took_the_log_does_not_lock_the_query_out():
+    storage = committed(5)
+    take(storage, "mistaken", query_id="other")
+    assert isinstance(start(storage, spark=4), Resume)
+
+
+def test_log_taken_by_another_query_that_never_committed():
+    with pytest.raises(InvalidQuery, match="holds the state of query query, but"):
+        start(committed(0), query_id="other")

@@ -183,6 +183,9 @@ def test_batches_are_committed_in_order():
     append(lease, 0)
     with pytest.raises(InternalError, match=r"batch 2 .* can't follow committed batch 0"):
         append(lease, 2)
+    append(lease, 1)
+    with pytest.raises(InternalError, match="batch 0 .* can't follow committed batch 1"):
+        append(lease, 0)
 
 
 def test_two_drivers_that_start_at_once_get_different_slots():

@@ -158,10 +158,9 @@ def verify_start(
 
 
 def _other_query_id(head: Head, query_id: str) -> str | None:
-    found = {record.query_id for record in head.commits[:1]}
-    if head.owner is not None:
-        found.add(head.owner.query_id)
-    return next(iter(found - {query_id}), None)
+    # State belongs to whoever committed it: a mistaken driver that only took the log must not lock its query out.
+    whose = head.newest or head.owner
+    return whose.query_id if whose is not None and whose.query_id != query_id else None
 
 
 def _up_to(commit: CommitRecord | None) -> str:

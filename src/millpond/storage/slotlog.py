@@ -208,7 +208,7 @@ class Lease:
                 manifest=manifest,
                 committed_at_ms=committed_at_ms,
             )
-            if self._newest is None or self._newest.batch_id < batch_id:
+            if self._newest is None or self._newest.batch_id != batch_id:
                 self._check_order(record)
                 try:
                     self.log.storage.put(log_name(record.slot), records.encode(record))

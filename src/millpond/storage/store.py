@@ -52,7 +52,10 @@ class Storage(Protocol):
         ...
 
     def work_directory(self) -> Path:
-        """A private directory for files being written, from where `put_file` costs no copy."""
+        """A private directory for files being written, from where `put_file` costs no copy.
+
+        It is private as long as this object lives; afterwards its files count as leftovers.
+        """
         ...
 
     def remove_leftovers(self) -> tuple[str, ...]:
