@@ -184,7 +184,7 @@ def test_batches_are_committed_in_order():
     with pytest.raises(InternalError, match=r"batch 2 .* can't follow committed batch 0"):
         append(lease, 2)
     append(lease, 1)
-    with pytest.raises(InternalError, match="batch 0 .* can't follow committed batch 1"):
+    with pytest.raises(InternalError, match=r"batch 0 .* can't follow committed batch 1"):
         append(lease, 0)
 
 
