@@ -94,6 +94,19 @@ def test_what_is_in_flight_stays():
     assert compacted not in storage.list("")
 
 
+def test_what_came_into_flight_while_batches_went_on_stays():
+    storage = MemoryStorage()
+    lease = take(storage)
+    for batch in range(4):
+        commit(storage, lease, batch)
+    # Gathered here, with batch 3 committed: nothing is in flight. Then a merged run appears during batch 4.
+    merged = names.pack_name(lease.slot, 4, "c.1")
+    storage.put(merged, b"")
+    commit(storage, lease, 4)
+    collect(storage, lease, settled_batch=3)
+    assert merged in storage.list("packs/")
+
+
 def test_leftovers_of_an_older_owner_go_and_those_of_a_newer_stay():
     storage = MemoryStorage()
     older = take(storage, "older")

@@ -34,22 +34,28 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 def collect(
-    storage: Storage, lease: Lease, *, keep_versions: int = 2, protected: AbstractSet[str] = frozenset()
+    storage: Storage,
+    lease: Lease,
+    *,
+    keep_versions: int = 2,
+    protected: AbstractSet[str] = frozenset(),
+    settled_batch: int | None = None,
 ) -> Collected:
     """Deletes what the newest `keep_versions` commit records do not reach. `Fenced` if the lease is lost.
 
-    `protected`: names in flight, such as the outputs of running compactions. It is read after the storage was
-    listed, so a caller that publishes at the same time hands in its live set, and takes a name out only after
-    the commit record that reaches it. Packs and manifests of batches newer than the last commit need no
-    protection.
+    Batches go on while this runs. So what this owner wrote for batches after `settled_batch` is spared, and so is
+    `protected`: older names that are in flight, such as merged runs that wait for the next manifest. Whoever
+    gathers `protected` gives the newest batch that was committed at that moment as `settled_batch`; without it,
+    it is the newest one at the call.
     """
+    if settled_batch is None:
+        settled_batch = lease.newest.batch_id if lease.newest else -1
     listed = {prefix: storage.list(prefix) for prefix in (LOG, MANIFESTS, PACKS)}
-    in_flight = frozenset(protected)
     lease.check()
     head = lease.log.head(max(keep_versions, 1))
     if head.newest is None:
         return Collected((), (), (), tuple(storage.remove_leftovers()))
-    reached = _reached(storage, head.commits) | in_flight
+    reached = _reached(storage, head.commits) | protected
 
     def is_garbage(name: str) -> bool:
         parsed = parse(name)
@@ -57,7 +63,7 @@ def collect(
             isinstance(parsed, ManifestName | PackName)
             and name not in reached
             and parsed.owner_slot <= lease.slot
-            and not (parsed.owner_slot == lease.slot and parsed.batch_id > _newest_batch(head))
+            and not (parsed.owner_slot == lease.slot and parsed.batch_id > settled_batch)
         )
 
     log = _deletable_log(head, listed[LOG])
@@ -66,10 +72,6 @@ def collect(
     for name in (*log, *manifests, *packs):
         storage.delete(name)
     return Collected(log, manifests, packs, tuple(storage.remove_leftovers()))
-
-
-def _newest_batch(head: Head) -> int:
-    return head.newest.batch_id if head.newest else -1
 
 
 def _reached(storage: Storage, commits: tuple[CommitRecord, ...]) -> frozenset[str]:
