@@ -207,7 +207,7 @@ class BatchLoop:
             self._revive_service()
             return
         figures.stats = reply.stats
-        self._collect(frozenset(reply.in_flight))
+        self._collect(at.batch, frozenset(reply.in_flight))
 
     def _ingest(self, frame: DataFrame, at: BatchTry, operator: int, before_us: int) -> tuple[Receipt, ...]:
         spec = self._plan.operators[operator]
@@ -283,14 +283,20 @@ class BatchLoop:
 
     # Old versions
 
-    def _collect(self, in_flight: frozenset[str]) -> None:
+    def _collect(self, settled_batch: int, in_flight: frozenset[str]) -> None:
         if self._collector is not None and self._collector.is_alive():
             return
         storage = self._lease.log.storage
 
         def run() -> None:
             try:
-                collect(storage, self._lease, keep_versions=self._settings.keep_versions, protected=in_flight)
+                collect(
+                    storage,
+                    self._lease,
+                    keep_versions=self._settings.keep_versions,
+                    protected=in_flight,
+                    settled_batch=settled_batch,
+                )
             except Fenced:
                 pass  # the next commit says so where the user sees it
             except (MillpondError, OSError):

@@ -202,6 +202,7 @@ class StreamWriter:
     ) -> Lease:
         """Checks that state, checkpoint and query belong together, then makes this driver the owner."""
         log = SlotLog(open_storage(state))
+        # Before the log is taken, because a query that does not belong here must not stop the one that does.
         head = log.head()
         verify_start(
             head,
