@@ -33,18 +33,12 @@ def _with_state(df: DataFrame) -> DataFrame:
     )
 
 
-@F.pandas_udf("double")
-def middle(values: pd.Series) -> float:
-    return float(values.median())
-
-
 OPERATORS: dict[str, tuple[OutputMode, Callable[[DataFrame], DataFrame]]] = {
     "dropDuplicates": ("update", lambda df: df.dropDuplicates(["bidder"])),
     "dropDuplicatesWithinWatermark": (
         "append",
         lambda df: _timed(df).dropDuplicatesWithinWatermark(["bidder"]),
     ),
-    "distinct": ("update", lambda df: df.select("bidder").distinct()),
     "limit": ("append", lambda df: df.limit(3)),
     "a join of two streams": ("append", lambda df: df.join(df.select("auction"), "auction")),
     "applyInPandasWithState": ("append", _with_state),
@@ -67,10 +61,16 @@ def test_a_stateful_operator_below_an_aggregate(bids: Bids, name: str) -> None:
 
 def test_a_stateful_operator_above_an_aggregate(bids: Bids) -> None:
     counts = _timed(bids.stream).groupBy(F.window("ts", "5 seconds")).count()
-    with pytest.raises(InvalidQuery, match="^dropDuplicates keeps state"):
+    with pytest.raises(InvalidQuery, match=r"^dropDuplicates keeps state"):
         cut(counts.dropDuplicates(["window"]), "append")
-    with pytest.raises(InvalidQuery, match="^limit keeps state"):
+    with pytest.raises(InvalidQuery, match=r"^limit keeps state"):
         cut(counts.limit(3), "append")
+
+
+def test_distinct_in_sql(bids: Bids) -> None:
+    bids.stream.createOrReplaceTempView("bids")
+    with pytest.raises(InvalidQuery, match=r"^distinct keeps state"):
+        cut(bids.spark.sql("select distinct bidder from bids"), "update")
 
 
 def test_an_aggregate_beside_another_stream(bids: Bids) -> None:
@@ -80,7 +80,7 @@ def test_an_aggregate_beside_another_stream(bids: Bids) -> None:
 
 
 def test_a_query_without_state(bids: Bids) -> None:
-    with pytest.raises(InvalidQuery, match="keeps no state.*Spark's own writeStream"):
+    with pytest.raises(InvalidQuery, match=r"keeps no state.*Spark's own writeStream"):
         cut(bids.stream.where("price > 3"), "append")
 
 
@@ -107,6 +107,10 @@ def test_a_function_that_is_not_kept(bids: Bids, function: str) -> None:
 
 
 def test_an_aggregate_of_the_users_own(bids: Bids) -> None:
+    @F.pandas_udf("double")
+    def middle(values: pd.Series) -> float:
+        return float(values.median())
+
     with pytest.raises(InvalidQuery, match=r"aggregate-0: middle\(price\)"):
         cut(bids.stream.groupBy("bidder").agg(middle("price")), "update")
 
@@ -130,7 +134,7 @@ def test_collations_that_take_different_bytes_for_the_same(bids: Bids) -> None:
 
 
 def test_a_type_that_python_does_not_get(bids: Bids) -> None:
-    with pytest.raises(InvalidQuery, match="the key .* has the type interval year to month"):
+    with pytest.raises(InvalidQuery, match=r"the key .* has the type interval year to month"):
         cut(bids.stream.groupBy(F.expr("make_ym_interval(items)")).count(), "update")
 
 

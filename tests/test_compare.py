@@ -1,0 +1,89 @@
+"""A changed query is told what changed; an equal one is not disturbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from millpond.semantics.compare import differences
+from millpond.semantics.operator import Aggregate, Column, KeyedTime, OperatorSpec, Panes
+
+WINDOW = Column("window", "struct<start:timestamp,end:timestamp>")
+
+
+def _schema(*types: pa.DataType) -> bytes:
+    return bytes(pa.schema([(f"c{i}", kind) for i, kind in enumerate(types)]).serialize())
+
+
+SPEC = OperatorSpec(
+    name="aggregate-0",
+    keys=(Column("bidder", "bigint"), Column("city", "string")),
+    aggregates=(Aggregate("count", (), None, "count(1)"), Aggregate("max", (2,), None, "max(at) timestamp")),
+    time=Panes(3, 10_000_000, 5_000_000, 0, WINDOW),
+    input_ipc=_schema(pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.int64()),
+    output_ipc=_schema(pa.int64()),
+)
+
+
+def _changed(**changes: Any) -> OperatorSpec:
+    return msgspec.structs.replace(SPEC, **changes)
+
+
+def test_an_equal_query_in_another_time_zone_can_use_the_state() -> None:
+    other = _changed(input_ipc=_schema(pa.int64(), pa.string(), pa.timestamp("us", "Asia/Tokyo"), pa.int64()))
+    assert differences([SPEC], [other]) == []
+
+
+CHANGES = {
+    "operator aggregate-0: key 'bidder' was bigint, is string": {
+        "keys": (Column("bidder", "string"), SPEC.keys[1])
+    },
+    "operator aggregate-0: key 'city' string is now 'town' string": {
+        "keys": (SPEC.keys[0], Column("town", "string"))
+    },
+    "operator aggregate-0: key 'city' string is gone": {"keys": SPEC.keys[:1]},
+    "operator aggregate-0: key 'day' date is new": {"keys": (*SPEC.keys, Column("day", "date"))},
+    "operator aggregate-0: aggregate 1 was count(1), is count(price)": {
+        "aggregates": (Aggregate("count", (2,), None, "count(price)"), SPEC.aggregates[1])
+    },
+    "operator aggregate-0: aggregate 2, max(at) timestamp, is gone": {"aggregates": SPEC.aggregates[:1]},
+    "operator aggregate-0: aggregate 3, count(1), is new": {
+        "aggregates": (*SPEC.aggregates, SPEC.aggregates[0])
+    },
+    "operator aggregate-0: aggregate 2, max(at) timestamp, was kept as max, is now kept as min": {
+        "aggregates": (SPEC.aggregates[0], Aggregate("min", (2,), None, "max(at) timestamp"))
+    },
+    "operator aggregate-0: aggregate 2, max(at) timestamp, was over timestamp[us], is over date32[day]": {
+        "input_ipc": _schema(pa.int64(), pa.string(), pa.date32(), pa.int64())
+    },
+    "operator aggregate-0: windows 'window' were 10 seconds long, every 5 seconds, "
+    "windows 'window' are 1 minute long, every 5 seconds from 1 second": {
+        "time": Panes(3, 60_000_000, 5_000_000, 1_000_000, WINDOW)
+    },
+    "operator aggregate-0: windows 'window' were 10 seconds long, every 5 seconds, groups never expire": {
+        "time": None
+    },
+    "operator aggregate-0: windows 'window' were 10 seconds long, every 5 seconds, "
+    "groups are expiring by 'ts' timestamp": {"time": KeyedTime(3, 1_000_000, Column("ts", "timestamp"))},
+}
+
+
+@pytest.mark.parametrize("sentence", CHANGES)
+def test_a_change_is_named(sentence: str) -> None:
+    assert differences([SPEC], [_changed(**CHANGES[sentence])]) == [sentence]
+
+
+def test_another_number_of_operators() -> None:
+    assert differences([SPEC], [SPEC, SPEC]) == ["the query had 1 stateful operator, has 2"]
+
+
+def test_where_the_columns_are_read_from_does_not_matter() -> None:
+    moved = _changed(
+        aggregates=(SPEC.aggregates[0], Aggregate("max", (3,), None, "max(at) timestamp")),
+        time=Panes(2, 10_000_000, 5_000_000, 0, WINDOW),
+        input_ipc=_schema(pa.int64(), pa.string(), pa.int64(), pa.timestamp("us", "UTC")),
+    )
+    assert differences([SPEC], [moved]) == []
