@@ -40,6 +40,7 @@ OPERATORS: dict[str, tuple[OutputMode, Callable[[DataFrame], DataFrame]]] = {
         lambda df: _timed(df).dropDuplicatesWithinWatermark(["bidder"]),
     ),
     "limit": ("append", lambda df: df.limit(3)),
+    "except": ("append", lambda df: df.select("price").subtract(df.sparkSession.range(3))),
     "a join of two streams": ("append", lambda df: df.join(df.select("auction"), "auction")),
     "applyInPandasWithState": ("append", _with_state),
 }

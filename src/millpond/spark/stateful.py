@@ -28,7 +28,6 @@ _STATEFUL = {
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "distinct",
-    "Intersect": "intersect",
     "Except": "except",
     "FlatMapGroupsWithState": "flatMapGroupsWithState",
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
@@ -36,7 +35,7 @@ _STATEFUL = {
     "TransformWithStateInPySpark": "transformWithState",
 }
 
-_LIMITS = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset", "Tail": "tail"}
+_LIMITS = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset"}
 
 _SIDE_BY_SIDE = {"Union", "SequentialStreamingUnion"}
 
@@ -79,7 +78,6 @@ def _streaming_children(node: JavaObject) -> list[int]:
 def _refuse(nodes: list[JavaObject], *, below_all: bool, output_mode: OutputMode) -> None:
     for node in nodes:
         name = kind(node)
-        _refuse_streaming_subqueries(node)
         if name in _STATEFUL:
             raise _keeps_state(_STATEFUL[name])
         # Above an aggregate in complete mode a limit is a limit of each batch's result; elsewhere Spark
@@ -111,14 +109,6 @@ def _refuse_branches_with_state(node: JavaObject) -> None:
             raise _keeps_state("a join of two streams")
         _refuse([below], below_all=True, output_mode="append")
         pending += [items(below.children())[i] for i in streaming]
-
-
-def _refuse_streaming_subqueries(node: JavaObject) -> None:
-    if any(subquery.isStreaming() for subquery in items(node.subqueries())):
-        raise InvalidQuery(
-            "the query reads a stream inside a subquery expression, which Millpond can't run; join or union "
-            "the streams instead"
-        )
 
 
 def _keeps_state(operator: str) -> InvalidQuery:
