@@ -60,6 +60,7 @@ def _ingest(
     batches: Iterator[pa.RecordBatch],
 ) -> Receipt:
     layout = layout_of(spec)
+    schema = spec.input_schema
     combiner = Combiner(layout, list(shard_starts), late_before_us)
     staged = [0] * len(shard_starts)
     overflow: str | None = None
@@ -69,7 +70,7 @@ def _ingest(
         for batch in batches:
             if overflow is None:
                 try:
-                    combiner.push(batch)
+                    combiner.push(_as_declared(batch, schema))
                 except Overflow as error:
                     overflow = str(error)
                 if combiner.memory_bytes > _DRAIN_BYTES:
@@ -93,6 +94,11 @@ def _ingest(
         staged_rows=tuple(staged),
         overflow=overflow,
     )
+
+
+def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark's optimiser may promise that parts of nested values are never null; the kept state does not."""
+    return batch if batch.schema.types == schema.types else batch.cast(schema)
 
 
 def _chain(
