@@ -19,8 +19,11 @@ use crate::time::Placement;
 const CHUNK_ROWS: usize = 4096;
 /// After this many rows it is decided whether combining goes on.
 const TRIAL_ROWS: usize = 32_768;
+/// Rows whose groups are brought into the cache at once, and from how many groups on that pays.
+const WARM_ROWS: usize = 256;
+const WARM_GROUPS: usize = 8192;
 /// Above this share of distinct groups combining costs more than it saves.
-const MOST_DISTINCT: f64 = 0.6;
+const MOST_DISTINCT: f64 = 0.85;
 /// Bytes of keys or values in one drained batch whose rows vary in width; Arrow's offsets end at 2 GiB.
 const MOST_BATCH_BYTES: usize = 1 << 30;
 
@@ -54,6 +57,7 @@ struct Chunk {
     /// The rows that stay; empty: all.
     kept: Vec<usize>,
     partials: Partials,
+    candidates: Vec<u32>,
     value: Vec<u8>,
     merged: Vec<u8>,
 }
@@ -249,8 +253,42 @@ impl Groups {
     }
 
     fn combine(&mut self, layout: &Layout, chunk: &mut Chunk, index: &mut Index) -> Result<()> {
+        let kept = std::mem::take(&mut chunk.kept);
+        for rows in kept.chunks(WARM_ROWS) {
+            if index.len() > WARM_GROUPS {
+                self.warm(chunk, rows, index);
+            }
+            self.combine_rows(layout, chunk, rows, index)?;
+        }
+        chunk.kept = kept;
+        Ok(())
+    }
+
+    /// Reads what the rows will need, one step after another for all of them: the waits for memory overlap.
+    fn warm(&self, chunk: &mut Chunk, rows: &[usize], index: &Index) {
+        let candidate =
+            |row: &usize| index.candidate(spread(chunk.hashes[*row], chunk.slices[*row]));
+        chunk.candidates.clear();
+        chunk.candidates.extend(rows.iter().filter_map(candidate));
+        let mut read = 0;
+        for entry in &chunk.candidates {
+            let entry = *entry as usize;
+            read ^= self.keys.get(entry).first().unwrap_or(&0);
+            read ^= self.values.get(entry).first().unwrap_or(&0);
+            read ^= self.slices[entry] as u8;
+        }
+        std::hint::black_box(read);
+    }
+
+    fn combine_rows(
+        &mut self,
+        layout: &Layout,
+        chunk: &mut Chunk,
+        rows: &[usize],
+        index: &mut Index,
+    ) -> Result<()> {
         let fixed = layout.value_width().is_some();
-        for &row in &chunk.kept {
+        for &row in rows {
             let (hash, slice, key) = (chunk.hashes[row], chunk.slices[row], chunk.keys.get(row));
             let entry = self.hashes.len() as u32;
             let (slices, keys) = (&self.slices, &self.keys);

@@ -71,6 +71,14 @@ impl Index {
         }
     }
 
+    /// The entry that a search for this hash looks at first, if any.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> Option<u32> {
+        let mask = self.places.len().checked_sub(1)?;
+        let entry = self.places[first_place(hash) & mask].entry;
+        (entry != EMPTY).then_some(entry)
+    }
+
     /// Puts in an entry that is not there yet. Entries are numbered below `u32::MAX`.
     #[inline]
     pub fn insert(&mut self, hash: u64, entry: u32) {

@@ -265,7 +265,7 @@ fn damaged_encoded_rows_are_errors() {
         let at = random.below(value.len());
         value[at] ^= 1 << random.below(8);
         let _ = layout.decode(&[&key], &[&value]);
-        let _ = layout.merge_variable(&value, &good.value(1).to_vec(), &mut out);
+        let _ = layout.merge_variable(&value, good.value(1), &mut out);
     }
 }
 

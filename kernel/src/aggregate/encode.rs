@@ -148,8 +148,8 @@ impl Aggregate {
                     let value = values[row];
                     write(out, at, &1_f64.to_le_bytes());
                     write(out, at + 8, &value.to_le_bytes());
-                    // Zero, or NaN for a value that is not finite, as the update formula gives it.
-                    let m2 = 0.0 + value * (value - value);
+                    // What the update formula gives for the first row.
+                    let m2 = if value.is_finite() { 0.0 } else { f64::NAN };
                     write(out, at + 16, &m2.to_le_bytes());
                 });
             }
