@@ -25,6 +25,7 @@ pub mod run_format;
 pub mod run_writer;
 pub mod scan;
 pub mod slice;
+pub mod sort;
 pub mod store;
 pub mod table;
 pub mod time;

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::rows::Row;
 use crate::run::Run;
+use crate::sort::sort_by_hash;
 use crate::table::Keys;
 
 /// Neighbouring blocks are read together up to this size.
@@ -24,14 +25,15 @@ pub struct Counters {
     pub read_bytes: u64,
 }
 
-/// Sorts key numbers in the order of runs.
-pub fn sort_like_runs<K: Keys>(keys: &K, rows: &mut [u32]) {
-    rows.sort_unstable_by(|a, b| {
-        let (a, b) = (*a as usize, *b as usize);
-        keys.hash(a)
-            .cmp(&keys.hash(b))
-            .then_with(|| keys.key(a).cmp(keys.key(b)))
-    });
+/// Key numbers in the order of runs.
+pub fn sorted_like_runs<K: Keys>(keys: &K, rows: &[u32]) -> Vec<u32> {
+    let items = rows
+        .iter()
+        .map(|row| (keys.hash(*row as usize), *row))
+        .collect();
+    let by_key = |a: u32, b: u32| keys.key(a as usize).cmp(keys.key(b as usize));
+    let sorted = sort_by_hash(items, by_key);
+    sorted.into_iter().map(|(_, row)| row).collect()
 }
 
 /// Looks for the keys numbered in `wanted`, sorted as runs are, and hands each row found, tombstones included, to

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::layout::{EncodedRows, Layout};
-use crate::lookup::{Counters, find_in_runs, sort_like_runs};
+use crate::lookup::{Counters, find_in_runs, sorted_like_runs};
 use crate::pack::PackWriter;
 use crate::rows::{Row, RowShape};
 use crate::run::Run;
@@ -199,7 +199,7 @@ impl Slice {
             Ok(())
         })?;
         counters.memory_hits += (order.len() - missing.len()) as u64;
-        sort_like_runs(encoded, &mut missing);
+        let mut missing = sorted_like_runs(encoded, &missing);
         missing.dedup_by(|a, b| encoded.key(*a as usize) == encoded.key(*b as usize));
         let Self {
             table,
@@ -249,7 +249,7 @@ impl Slice {
         if self.is_complete() || missing.is_empty() {
             return Ok(());
         }
-        sort_like_runs(keys, &mut missing);
+        let missing = sorted_like_runs(keys, &missing);
         let newest_first = self.pending.iter().rev().chain(self.runs.iter().rev());
         find_in_runs(
             newest_first.map(Arc::as_ref),

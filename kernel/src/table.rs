@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::raw::prefetch;
 use crate::rows::{Row, RowShape};
+use crate::sort::sort_by_hash;
 
 const EPOCH_AT: usize = 8;
 const FLAGS_AT: usize = 12;
@@ -507,11 +508,8 @@ impl Table {
 
     /// The entries given, in the order of runs.
     pub fn sorted(&self, ids: impl Iterator<Item = u32>) -> Vec<(u64, u32)> {
-        let mut sorted: Vec<_> = ids.map(|id| (self.hash(id), id)).collect();
-        sorted.sort_unstable_by(|(a, left), (b, right)| {
-            a.cmp(b).then_with(|| self.key(*left).cmp(self.key(*right)))
-        });
-        sorted
+        let items = ids.map(|id| (self.hash(id), id)).collect();
+        sort_by_hash(items, |a, b| self.key(a).cmp(self.key(b)))
     }
 }
 
