@@ -95,13 +95,19 @@ class ServedQuery:
         return stores
 
     def _restore(self, manifest: Manifest) -> None:
-        paths = {pack: self._readable(pack) for pack in manifest.packs()}
+        paths: dict[str, str] = {}
+        for pack in sorted(manifest.packs()):
+            self._storage.get(pack, 0, 1)  # says which one is missing, and what to do
+            paths[pack] = self._readable(pack)
         for state in manifest.stores:
             self._stores[state.operator][state.shard].restore(state, paths)
 
     # The batch
 
     def begin(self, at: BatchTry) -> None:
+        if at.batch != self._next_batch:
+            # A commit that never arrived here would otherwise be undone by the next batch.
+            raise Conflict(f"batch {at.batch} can't begin: the state is that before batch {self._next_batch}")
         if self._at is not None:
             self.abort(self._at)
         self._at = at

@@ -27,6 +27,7 @@ class Staging:
         self._directory = directory
         self._lock = threading.Lock()
         self._attempts: dict[tuple[int, int, int], dict[int, Spool]] = {}
+        self._closed = False
 
     def put(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
         """Takes an attempt's rows as (shard, encoded rows). They count once the stream has ended well."""
@@ -44,10 +45,14 @@ class Staging:
                 spool.close()
             raise
         with self._lock:
-            replaced = self._attempts.pop((key.operator, key.task, key.attempt), {})
-            self._attempts[key.operator, key.task, key.attempt] = spools
+            closed = self._closed
+            replaced = spools if closed else self._attempts.pop((key.operator, key.task, key.attempt), {})
+            if not closed:
+                self._attempts[key.operator, key.task, key.attempt] = spools
         for spool in replaced.values():
             spool.close()
+        if closed:
+            raise Conflict(f"{key.at} ended while task {key.task} attempt {key.attempt} was sending its rows")
 
     def take(self, operator: int, shard: int, receipts: Iterable[Receipt]) -> Iterator[pa.RecordBatch]:
         """The rows of the winning attempts for one shard, in task order; what is missing is a `Conflict`."""
@@ -65,6 +70,7 @@ class Staging:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             attempts, self._attempts = self._attempts, {}
         for spools in attempts.values():
             for spool in spools.values():

@@ -8,7 +8,7 @@ import msgspec
 from pyarrow import flight
 
 from millpond import errors
-from millpond._kernel import KernelError, Overflow
+from millpond._kernel import DamagedFile, KernelError, NewerFormat, Overflow
 
 __all__ = ["TOKEN_HEADER", "as_flight_error", "decode", "encode", "from_flight_error"]
 
@@ -17,6 +17,8 @@ TOKEN_HEADER = "x-millpond-token"
 _KINDS: dict[str, type[Exception]] = {kind: getattr(errors, kind) for kind in errors.__all__} | {
     "Overflow": Overflow
 }
+
+_DAMAGED = "restore it from a copy, or start with a new checkpoint and an empty state directory"
 
 T = TypeVar("T")
 
@@ -37,14 +39,23 @@ def as_flight_error(error: BaseException) -> Exception:
     match error:
         case flight.FlightError():
             return error
-        case KernelError():
-            kind = "CorruptState"
-        case MemoryError() | OSError():
-            kind = "Unavailable"
+        case DamagedFile():
+            kind, advice = "CorruptState", _DAMAGED
+        case NewerFormat():
+            kind, advice = "CorruptState", "upgrade Millpond"
+        case KernelError() | MemoryError() | OSError():
+            # The system refused a read or a write: a full disk, an error of the device.
+            kind, advice = "Unavailable", ""
         case _:
-            kind = type(error).__name__ if type(error).__name__ in _KINDS else "InternalError"
+            kind, advice = _kind_of(error), ""
     text = str(error) if kind != "InternalError" else f"{type(error).__name__}: {error}"
+    text += f": {advice}" if advice else ""
     return flight.FlightServerError(text, extra_info=kind.encode())
+
+
+def _kind_of(error: BaseException) -> str:
+    """The nearest kind that the other side knows; finer ones stay inside their package."""
+    return next((base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS), "InternalError")
 
 
 def from_flight_error(error: Exception) -> Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pyspark.errors import ArithmeticException
@@ -19,7 +19,7 @@ from millpond._kernel import Overflow
 from millpond.errors import Conflict, CorruptState, Fenced, MillpondError, Unavailable
 from millpond.semantics.operator import OutputMode
 from millpond.service.client import ServiceClient
-from millpond.service.messages import BatchTry, OpenRequest, Receipt, SealRequest
+from millpond.service.messages import BatchTry, OpenRequest, Receipt, SaveReply, SealRequest
 from millpond.service.process import ServiceProcess
 from millpond.settings import Settings
 from millpond.spark.checkpoint import offsets_digest
@@ -115,6 +115,8 @@ class BatchLoop:
         while True:
             figures.tries += 1
             try:
+                if figures.tries > 1 and self._done_after_all(batch_id, offsets, figures):
+                    break
                 self._try(batch, batch_id, stream.lastExecution(), offsets, figures)
                 break
             except Exception as error:
@@ -125,7 +127,6 @@ class BatchLoop:
                         f"batch {batch_id} failed {figures.tries} times, the last time with: {error}. Start the "
                         "query again from its checkpoint once the cause is gone; nothing is lost"
                     ) from error
-                self._revive_service()
         self.figures.add(figures)
 
     def _committed_before(self, batch_id: int, offsets: str) -> bool:
@@ -147,40 +148,44 @@ class BatchLoop:
         watermark_us = before_us
         figures.late_rows, figures.updated_rows, figures.milliseconds = [], [], {}
         self._client.begin(at)
-        frame = batch
-        for operator, spec in enumerate(self._plan.operators):
-            with figures.timed("ingest"):
-                receipts = self._ingest(frame, at, operator, before_us)
-            if operator == 0:
-                assert self._reader is not None
-                watermark_us = self._reader.update(execution.executedPlan())
-                figures.input_rows = sum(receipt.input_rows for receipt in receipts)
-            figures.late_rows.append(sum(receipt.late_rows for receipt in receipts))
-            with figures.timed("seal"):
-                sealed = self._seal(SealRequest(at, operator, self._mode, receipts, before_us, watermark_us))
-            figures.updated_rows.append(sum(sealed.output_rows))
-            if operator == len(self._plan.operators) - 1:
-                saving = self._saver.submit(self._client.save, at)
-            with figures.timed("emit"):
-                emitted = emitted_frame(
-                    batch.sparkSession,
-                    self._client,
-                    self._service.endpoint,
-                    at,
-                    operator,
-                    schema=self._plan.emitted_types[operator],
-                    arrow_schema=spec.output_schema,
-                    rows_per_shard=sealed.output_rows,
-                    local_rows=self._settings.local_emit_rows,
-                )
-                frame = self._plan.above(operator, emitted)
+        saving: Future[SaveReply] | None = None
         try:
+            frame = batch
+            for operator, spec in enumerate(self._plan.operators):
+                with figures.timed("ingest"):
+                    receipts = self._ingest(frame, at, operator, before_us)
+                if operator == 0:
+                    assert self._reader is not None
+                    watermark_us = self._reader.update(execution.executedPlan())
+                    figures.input_rows = sum(receipt.input_rows for receipt in receipts)
+                figures.late_rows.append(sum(receipt.late_rows for receipt in receipts))
+                with figures.timed("seal"):
+                    sealed = self._seal(
+                        SealRequest(at, operator, self._mode, receipts, before_us, watermark_us)
+                    )
+                figures.updated_rows.append(sum(sealed.output_rows))
+                if operator == len(self._plan.operators) - 1:
+                    saving = self._saver.submit(self._client.save, at)
+                with figures.timed("emit"):
+                    emitted = emitted_frame(
+                        batch.sparkSession,
+                        self._client,
+                        self._service.endpoint,
+                        at,
+                        operator,
+                        schema=self._plan.emitted_types[operator],
+                        arrow_schema=spec.output_schema,
+                        rows_per_shard=sealed.output_rows,
+                        local_rows=self._settings.local_emit_rows,
+                    )
+                    frame = self._plan.above(operator, emitted)
             with figures.timed("emit"):
                 self._sink.write(frame, batch_id)
         finally:
-            # The service works on the batch until the save ends, whatever became of the sink.
+            # The service works on the batch until the save ends, whatever became of the rest.
             with figures.timed("waiting"):
-                failure = saving.exception()
+                failure = saving.exception() if saving is not None else None
+        assert saving is not None
         if failure is not None:
             raise failure
         saved = saving.result()
@@ -204,7 +209,8 @@ class BatchLoop:
         try:
             reply = self._client.commit(at)
         except Unavailable:
-            self._revive_service()
+            # It may be dead, or live on without having heard of the commit.
+            self._replace_service()
             return
         figures.stats = reply.stats
         self._collect(at.batch, frozenset(reply.in_flight))
@@ -257,15 +263,29 @@ class BatchLoop:
             return True
         return not isinstance(error, MillpondError) and any(text in str(error) for text in _PASSING_FAILURES)
 
-    def _revive_service(self) -> None:
-        """Goes on with the service if it lives; otherwise a new one opens the newest committed version."""
-        if self._service.alive:
-            return
+    def _done_after_all(self, batch_id: int, offsets: str, figures: BatchFigures) -> bool:
+        """Before another try: sees to it that there is a service, and whether the batch still has to be done."""
         self._lease.check()
+        newest = self._lease.newest
+        if newest is not None and self._committed_before(batch_id, offsets):
+            # The record was written, only the answer to it was lost.
+            self._watermark_us = figures.watermark_us = newest.watermark_us or 0
+            self._replace_service()
+            return True
+        if not self._service.alive:
+            self._replace_service()
+        return False
+
+    def _replace_service(self) -> None:
+        """A new service opens the newest committed version."""
         self._client.close()
-        self._service.stop()
+        self._service.kill()
         self._service = ServiceProcess()
-        self._client = self._open_service()
+        try:
+            self._client = self._open_service()
+        except BaseException:
+            self._service.kill()
+            raise
 
     def _open_service(self) -> ServiceClient:
         client = self._service.wait_ready()

@@ -1,0 +1,178 @@
+"""A driver without Spark, for tests: it runs batches on a state service as the batch loop does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond._kernel import BUCKETS, Combiner
+from millpond.semantics.operator import Aggregate, Column, OperatorSpec, OutputMode, Panes
+from millpond.service.client import ServiceClient
+from millpond.service.messages import (
+    BatchTry,
+    CommitReply,
+    OpenRequest,
+    OutputKey,
+    Receipt,
+    SealRequest,
+    StageKey,
+)
+from millpond.service.process import ServiceProcess
+from millpond.settings import Settings
+from millpond.state.layout import layout_of
+from millpond.storage.collect import collect
+from millpond.storage.local import LocalStorage
+from millpond.storage.protocol import publish_commit
+from millpond.storage.slotlog import Lease, SlotLog
+
+Rows = Sequence[tuple[int, int, int]]
+"""(key, value, time in microseconds)"""
+Group = tuple[int, ...]
+
+_INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
+_BUFFERS = [("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())]
+_BOUNDS = [("start", pa.int64()), ("end", pa.int64())]
+
+
+def counts(window_us: int | None = None) -> OperatorSpec:
+    """Count and sum per key, in tumbling windows if a length is given."""
+    return OperatorSpec(
+        name="aggregate-0",
+        keys=(Column("k", "bigint"),),
+        aggregates=(Aggregate("count", (), text="count(1)"), Aggregate("sum_int", (1,), text="sum(v)")),
+        time=None if window_us is None else Panes(2, window_us, window_us, 0, Column("window", "struct")),
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(_BUFFERS + (_BOUNDS if window_us else [])).serialize().to_pybytes(),
+    )
+
+
+class Driver(AbstractContextManager["Driver"]):
+    """Owns the query in `directory` and a service process for it. A new one takes over where the last ended."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        spec: OperatorSpec | None = None,
+        shards: int = 2,
+        mode: OutputMode = "update",
+        **settings: int | float,
+    ) -> None:
+        self.storage = LocalStorage(directory)
+        self.spec = spec or counts()
+        self.mode = mode
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.starts = tuple(shard * BUCKETS // shards for shard in range(shards))
+        self.lease: Lease = SlotLog(self.storage).take(
+            query_id="query",
+            run_id="run",
+            driver="test",
+            operators=(self.spec,),
+            shard_starts=self.starts,
+            taken_at_ms=1,
+        )
+        self.watermark_us = (self.lease.newest.watermark_us or 0) if self.lease.newest else 0
+        self._numbers = itertools.count(1)
+        self.service = ServiceProcess()
+        try:
+            self.client = self._open()
+        except BaseException:
+            self.service.kill()
+            raise
+
+    def _open(self) -> ServiceClient:
+        client = self.service.wait_ready()
+        client.open(
+            OpenRequest(
+                location=self.storage.location,
+                owner_slot=self.lease.slot,
+                operators=(self.spec,),
+                shard_starts=self.starts,
+                commit=self.lease.newest,
+                settings=self.settings,
+            )
+        )
+        return client
+
+    def __exit__(self, *exc: object) -> None:
+        self.client.close()
+        self.service.stop()
+
+    @property
+    def next_batch(self) -> int:
+        return self.lease.newest.batch_id + 1 if self.lease.newest else 0
+
+    def begin(self) -> BatchTry:
+        at = BatchTry("run", self.next_batch, next(self._numbers))
+        self.client.begin(at)
+        return at
+
+    def stage(self, at: BatchTry, rows: Rows, *, task: int = 0, attempt: int = 0) -> Receipt:
+        """What an ingest task does; the receipt is what it would return."""
+        layout = layout_of(self.spec)
+        combiner = Combiner(layout, list(self.starts), self.watermark_us if self.spec.time else None)
+        columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(3)]
+        combiner.push(pa.record_batch(columns, schema=_INPUT))
+        drained = combiner.drain()
+        self.client.stage(StageKey(at, 0, task, attempt), layout.encoded_schema, drained)
+        staged = [0] * len(self.starts)
+        for shard, encoded in drained:
+            staged[shard] += encoded.num_rows
+        return Receipt(task, attempt, combiner.rows, combiner.late_rows, tuple(staged))
+
+    def seal(
+        self, at: BatchTry, receipts: Iterable[Receipt], watermark_us: int | None = None
+    ) -> tuple[int, ...]:
+        new = self.watermark_us if watermark_us is None else watermark_us
+        return self.client.seal(
+            SealRequest(at, 0, self.mode, tuple(receipts), self.watermark_us, new)
+        ).output_rows
+
+    def outputs(self, at: BatchTry) -> list[Group]:
+        """All shards' outputs, sorted."""
+        found: list[Group] = []
+        for shard in range(len(self.starts)):
+            for batch in self.client.outputs(OutputKey(at, 0, shard)):
+                found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return sorted(found)
+
+    def commit(self, at: BatchTry, watermark_us: int | None = None) -> CommitReply:
+        """Save, commit record, commit, and collection of what is old: the second half of a batch."""
+        new = self.watermark_us if watermark_us is None else watermark_us
+        saved = self.client.save(at)
+        publish_commit(
+            self.lease,
+            batch_id=at.batch,
+            offsets_digest=f"digest {at.batch}",
+            input_rows=0,
+            watermark_us_before=self.watermark_us,
+            watermark_us=new,
+            manifest=saved.manifest,
+            committed_at_ms=1,
+        )
+        self.watermark_us = new
+        reply = self.client.commit(at)
+        collect(
+            self.storage,
+            self.lease,
+            keep_versions=self.settings.keep_versions,
+            protected=frozenset(reply.in_flight),
+            settled_batch=at.batch,
+        )
+        return reply
+
+    def run(self, rows: Rows, watermark_us: int | None = None) -> list[Group]:
+        """A whole batch in one task; gives its outputs."""
+        at = self.begin()
+        self.seal(at, [self.stage(at, rows)], watermark_us)
+        outputs = self.outputs(at)
+        self.commit(at, watermark_us)
+        return outputs
+
+
+def disk_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())

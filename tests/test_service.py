@@ -1,0 +1,351 @@
+"""The state service as its driver and its tasks meet it, without Spark: one process, one socket, one query."""
+
+from __future__ import annotations
+
+import random
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+import pytest
+
+from millpond.errors import Conflict, CorruptState, Fenced, Unavailable
+from millpond.service.client import ServiceClient
+from millpond.service.messages import BatchTry, Endpoint, Receipt, StageKey
+from millpond.state.layout import layout_of
+from tests.service_kit import Driver, Group, Rows, counts, disk_bytes
+
+WINDOW_US = 10_000_000
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    with Driver(tmp_path / "state") as driver:
+        yield driver
+
+
+def random_rows(dice: random.Random, rows: int, keys: int, start_us: int = 0) -> Rows:
+    return [
+        (dice.randrange(keys), dice.randrange(1000), start_us + dice.randrange(WINDOW_US))
+        for _ in range(rows)
+    ]
+
+
+def expected_totals(batches: list[Rows]) -> dict[int, Group]:
+    totals: dict[int, Group] = {}
+    for rows in batches:
+        for key, value, _ in rows:
+            _, n, total = totals.get(key, (key, 0, 0))
+            totals[key] = (key, n + 1, total + value)
+    return totals
+
+
+# Who may talk to it
+
+
+def test_a_wrong_token_is_refused(driver: Driver) -> None:
+    stranger = ServiceClient(Endpoint(driver.service.endpoint.uri, "wrong"))
+    with pytest.raises(Fenced, match="token"):
+        stranger.begin(BatchTry("run", 0, 1))
+    with pytest.raises(Fenced, match="token"):
+        stranger.stage(StageKey(BatchTry("run", 0, 1), 0, 0, 0), layout_of(driver.spec).encoded_schema, [])
+    stranger.close()
+
+
+def test_the_socket_is_private_to_the_user(driver: Driver) -> None:
+    socket = Path(urlsplit(driver.service.endpoint.uri).path)
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+
+
+def test_the_token_is_on_no_command_line(driver: Driver) -> None:
+    process = psutil.Process(driver.service.pid)
+    token = driver.service.endpoint.token
+    assert all(token not in word for word in [*process.cmdline(), *process.environ().values()])
+
+
+def test_it_does_not_start_without_a_token(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "millpond.service", str(tmp_path / "socket")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "started by Millpond itself" in ended.stderr
+
+
+# Which rows count
+
+
+def test_another_try_is_refused_everywhere(driver: Driver) -> None:
+    old = driver.begin()
+    driver.stage(old, [(1, 1, 0)])
+    driver.begin()
+    with pytest.raises(Conflict, match="not the running batch"):
+        driver.stage(old, [(1, 1, 0)])
+    for act in (driver.client.save, driver.client.commit, driver.client.abort):
+        with pytest.raises(Conflict, match="not the running batch"):
+            act(old)
+    with pytest.raises(Conflict, match="not the running batch"):
+        driver.seal(old, [])
+
+
+def test_a_batch_out_of_turn_is_refused(driver: Driver) -> None:
+    driver.run([(1, 1, 0)])
+    for batch in (0, 2):
+        with pytest.raises(Conflict, match=f"batch {batch}.*batch 1"):
+            driver.client.begin(BatchTry("run", batch, 9))
+
+
+def test_only_attempts_with_a_receipt_count(driver: Driver) -> None:
+    at = driver.begin()
+    driver.stage(at, [(1, 100, 0)], task=0, attempt=0)  # its receipt is lost
+    winner = driver.stage(at, [(1, 5, 0), (2, 7, 0)], task=0, attempt=1)
+    driver.stage(at, [(3, 9, 0)], task=1, attempt=2)  # a speculative copy that lost
+    other = driver.stage(at, [(3, 9, 0)], task=1, attempt=3)
+    driver.seal(at, [other, winner])
+    assert driver.outputs(at) == [(1, 1, 5), (2, 1, 7), (3, 1, 9)]
+
+
+def test_an_attempt_that_stages_twice_counts_once(driver: Driver) -> None:
+    at = driver.begin()
+    driver.stage(at, [(1, 5, 0)])
+    driver.seal(at, [driver.stage(at, [(1, 5, 0)])])
+    assert driver.outputs(at) == [(1, 1, 5)]
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_another_number_of_rows_than_promised_is_a_conflict(driver: Driver, more: int) -> None:
+    at = driver.begin()
+    receipt = driver.stage(at, [(key, 1, 0) for key in range(50)])
+    wrong = msgspec.structs.replace(receipt, staged_rows=tuple(n + more for n in receipt.staged_rows))
+    with pytest.raises(Conflict, match="promised"):
+        driver.seal(at, [wrong])
+
+
+def test_rows_that_never_came_are_a_conflict(driver: Driver) -> None:
+    at = driver.begin()
+    with pytest.raises(Conflict, match="task 4 attempt 2 promised 3 rows and 0 were staged"):
+        driver.seal(at, [Receipt(4, 2, 3, 0, (3, 0))])
+
+
+def test_staged_rows_beyond_the_budget_spill_and_count_all_the_same(tmp_path: Path) -> None:
+    rows = [(key, key, 0) for key in range(20_000)]
+    with Driver(tmp_path / "state", staging_bytes=1 << 16) as driver:
+        directory = Path(urlsplit(driver.service.endpoint.uri).path).parent
+        at = driver.begin()
+        receipts = [driver.stage(at, rows[i::4], task=i) for i in range(4)]
+        spilled = [file for file in directory.rglob("spool-*") if file.is_file()]
+        assert sum(file.stat().st_size for file in spilled) > 1 << 16
+        driver.seal(at, receipts)
+        assert driver.outputs(at) == [(key, 1, key) for key in range(20_000)]
+        driver.commit(at)
+        assert not [file for file in directory.rglob("spool-*") if file.is_file()]
+
+
+def test_a_budget_is_given_back_by_every_end_of_a_batch(tmp_path: Path) -> None:
+    rows = [(key, key, 0) for key in range(1000)]
+    with Driver(tmp_path / "state", staging_bytes=1 << 17) as driver:
+        directory = Path(urlsplit(driver.service.endpoint.uri).path).parent
+        for number in range(12):
+            at = driver.begin()
+            receipt = driver.stage(at, rows)
+            if number % 3:
+                driver.seal(at, [receipt])
+            if number % 3 == 2:
+                driver.commit(at)
+        at = driver.begin()
+        driver.stage(at, rows)
+        assert not [file for file in directory.rglob("spool-*") if file.is_file()]
+
+
+# What a batch gives
+
+
+def test_outputs_can_be_read_twice(driver: Driver) -> None:
+    at = driver.begin()
+    driver.seal(at, [driver.stage(at, [(key, key, 0) for key in range(300)])])
+    assert driver.outputs(at) == driver.outputs(at) == [(key, 1, key) for key in range(300)]
+
+
+def test_outputs_of_another_batch_are_refused(driver: Driver) -> None:
+    at = driver.begin()
+    driver.seal(at, [driver.stage(at, [(1, 1, 0)])])
+    driver.commit(at)
+    with pytest.raises(Conflict, match="not the running batch"):
+        driver.outputs(at)
+    with pytest.raises(Conflict, match="not sealed"):
+        driver.outputs(driver.begin())
+
+
+def test_a_batch_that_is_tried_again_gives_the_same(driver: Driver) -> None:
+    driver.run([(1, 10, 0), (2, 20, 0)])
+    first = driver.begin()
+    driver.seal(first, [driver.stage(first, [(1, 1, 0), (3, 3, 0)])])
+    wanted = driver.outputs(first)
+    driver.client.save(first)
+    driver.client.abort(first)
+    second = driver.begin()
+    driver.seal(second, [driver.stage(second, [(1, 1, 0), (3, 3, 0)])])
+    assert driver.outputs(second) == wanted == [(1, 2, 11), (3, 1, 3)]
+
+
+def test_a_new_try_aborts_the_one_before(driver: Driver) -> None:
+    driver.run([(1, 10, 0)])
+    left = driver.begin()
+    driver.seal(left, [driver.stage(left, [(1, 1, 0)])])
+    assert driver.run([(1, 1, 0)]) == [(1, 2, 11)]
+
+
+def test_windows_fire_once_across_an_abort(tmp_path: Path) -> None:
+    with Driver(tmp_path / "state", spec=counts(WINDOW_US), mode="append") as driver:
+        driver.run([(1, 10, 0), (1, 5, WINDOW_US)])
+        left = driver.begin()
+        driver.seal(left, [driver.stage(left, [(1, 1, WINDOW_US)])], watermark_us=WINDOW_US)
+        assert driver.outputs(left) == [(1, 1, 10, 0, WINDOW_US)]
+        driver.client.abort(left)
+        assert driver.run([(1, 1, WINDOW_US)], watermark_us=WINDOW_US) == [(1, 1, 10, 0, WINDOW_US)]
+        assert driver.run([], watermark_us=2 * WINDOW_US) == [(1, 2, 6, WINDOW_US, 2 * WINDOW_US)]
+
+
+# What remains
+
+
+def test_a_new_service_goes_on_from_the_commit_record(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    batches = [random_rows(dice, 400, 150) for _ in range(6)]
+    for start in (0, 3):
+        with Driver(tmp_path / "state") as driver:
+            for rows in batches[start : start + 3]:
+                outputs = driver.run(rows)
+            left = driver.begin()
+            driver.seal(left, [driver.stage(left, [(1, 10**9, 0)])])
+            driver.client.save(left)  # saved, but its record is never written
+    with Driver(tmp_path / "state", mode="complete") as driver:
+        assert driver.run([(0, 0, 0)]) == sorted(expected_totals([*batches, [(0, 0, 0)]]).values())
+    assert outputs == sorted(expected_totals(batches)[key] for key in {row[0] for row in batches[-1]})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"write_buffer_bytes": 1 << 16},
+        {"memory_bytes": 1 << 20},
+        {"memory_bytes": 1 << 20, "write_buffer_bytes": 1 << 16, "staging_bytes": 1 << 16, "max_runs": 2},
+    ],
+    ids=["early flush", "eviction", "all small"],
+)
+def test_small_limits_change_nothing_but_the_cost(tmp_path: Path, settings: dict[str, int]) -> None:
+    dice = random.Random(11)
+    batches = [random_rows(dice, 12_000, 40_000) for _ in range(8)]
+    so_far: list[Rows] = []
+    reads = 0
+    with Driver(tmp_path / "state", **settings) as driver:
+        for rows in batches:
+            so_far.append(rows)
+            at = driver.begin()
+            receipts = [driver.stage(at, rows[i::3], task=i) for i in range(3)]
+            driver.seal(at, receipts)
+            totals = expected_totals(so_far)
+            assert driver.outputs(at) == sorted(totals[key] for key in {row[0] for row in rows})
+            [stats] = driver.commit(at).stats
+            assert stats.rows == len(totals)
+            reads = stats.block_reads
+    if "memory_bytes" in settings:
+        assert reads > 0, "nothing was evicted: the test does not test what it says"
+    with Driver(tmp_path / "state", mode="complete") as driver:
+        assert driver.run([(0, 0, 0)]) == sorted(expected_totals([*batches, [(0, 0, 0)]]).values())
+
+
+def test_disk_and_runs_stay_bounded_over_many_commits(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    keys = 3000
+    everything = [(key, 1, 0) for key in range(keys)]
+    after: list[int] = []
+    with Driver(tmp_path / "state", max_runs=4) as driver:
+        driver.run(everything)
+        once = disk_bytes(tmp_path / "state")
+        for number in range(60):
+            driver.run(random_rows(dice, 1000, keys))
+            if number % 10 == 9:
+                after.append(disk_bytes(tmp_path / "state"))
+        at = driver.begin()
+        driver.seal(at, [driver.stage(at, [(0, 0, 0)])])
+        [stats] = driver.commit(at).stats
+    assert stats.rows == keys
+    # A merge is adopted one commit after it is decided, so a few batches' runs may stand above the bound.
+    assert stats.run_bytes < 2.5 * stats.live_bytes
+    # Two versions and what is being merged, however many batches went before.
+    assert max(after) < 6 * once
+    assert after[-1] < 1.5 * max(after[:3])
+
+
+def test_fired_windows_leave_no_files(tmp_path: Path) -> None:
+    dice = random.Random(6)
+    sizes: list[int] = []
+    with Driver(tmp_path / "state", spec=counts(WINDOW_US), mode="append") as driver:
+        for number in range(30):
+            rows = random_rows(dice, 500, 400, start_us=number * WINDOW_US)
+            driver.run(rows, watermark_us=number * WINDOW_US)
+            sizes.append(disk_bytes(tmp_path / "state" / "packs"))
+    assert max(sizes[10:]) < 2 * max(sizes[:10])
+    packs = list((tmp_path / "state" / "packs").iterdir())
+    assert len(packs) < 8
+
+
+def test_a_damaged_pack_is_named(tmp_path: Path) -> None:
+    with Driver(tmp_path / "state") as driver:
+        driver.run([(key, 1, 0) for key in range(5000)])
+    [pack] = (tmp_path / "state" / "packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    pack.write_bytes(data)
+    with pytest.raises(CorruptState, match=f"{pack.name}.*restore"), Driver(tmp_path / "state") as driver:
+        driver.run([(key, 1, 0) for key in range(5000)])
+
+
+def test_a_missing_pack_is_named(tmp_path: Path) -> None:
+    with Driver(tmp_path / "state") as driver:
+        driver.run([(1, 1, 0)])
+    [pack] = (tmp_path / "state" / "packs").iterdir()
+    pack.unlink()
+    with pytest.raises(CorruptState, match=f"{pack.name} is missing"):
+        Driver(tmp_path / "state")
+
+
+# How it ends
+
+
+def test_it_exits_when_its_driver_is_gone(driver: Driver) -> None:
+    process = psutil.Process(driver.service.pid)
+    at = driver.begin()
+    driver.stage(at, [(1, 1, 0)])
+    driver.service._process.stdin.close()  # what the system does when the driver's process ends
+    process.wait(timeout=30)
+
+
+def test_a_killed_service_is_unavailable(driver: Driver) -> None:
+    at = driver.begin()
+    psutil.Process(driver.service.pid).kill()
+    with pytest.raises(Unavailable, match="does not answer"):
+        driver.stage(at, [(1, 1, 0)])
+    with pytest.raises(Unavailable, match="does not answer"):
+        driver.client.save(at)
+
+
+def test_a_service_that_can_t_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from millpond.service.process import ServiceProcess
+
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))
+    service = ServiceProcess()
+    with pytest.raises(Unavailable, match="did not start"):
+        service.wait_ready()
+    service.kill()
