@@ -144,35 +144,37 @@ impl Slice {
         let fixed = layout.value_width().is_some();
         let changed = self.table.probe(encoded, order, |table, at, found| {
             hits += u64::from(found.is_some());
-            let row = |value| Row {
-                hash: encoded.hash(at),
-                tombstone: false,
-                key: encoded.key(at),
-                value,
+            let value = encoded.value(at);
+            let Some(id) = found else {
+                if change != Change::Delete {
+                    let row = Row {
+                        hash: encoded.hash(at),
+                        tombstone: false,
+                        key: encoded.key(at),
+                        value,
+                    };
+                    let id = table.add(row, 0)?;
+                    table.touch(id, epoch);
+                }
+                return Ok(());
             };
-            let id = match (found, change) {
-                (None, Change::Delete) => return Ok(()),
-                (None, _) => table.add(row(encoded.value(at)), 0)?,
-                (Some(id), Change::Delete) if table.is_tombstone(id) => return Ok(()),
-                (Some(id), Change::Delete) => {
-                    table.bury(id);
-                    id
-                }
-                (Some(id), Change::Merge) if !table.is_tombstone(id) => {
-                    if fixed {
-                        layout.merge_fixed(table.fixed_value_mut(id), encoded.value(at))?;
-                    } else {
-                        layout.merge_variable(table.value(id), encoded.value(at), &mut scratch)?;
-                        table.set_value(id, &scratch);
-                    }
-                    id
-                }
-                (Some(id), _) => {
-                    table.set_value(id, encoded.value(at));
-                    id
-                }
-            };
+            let exists = !table.is_tombstone(id);
+            if change == Change::Delete && !exists {
+                return Ok(());
+            }
+            // Before the change itself: one that fails half way must go with the batch.
             table.touch(id, epoch);
+            match change {
+                Change::Delete => table.bury(id),
+                Change::Merge if exists && fixed => {
+                    layout.merge_fixed(table.fixed_value_mut(id), value)?;
+                }
+                Change::Merge if exists => {
+                    layout.merge_variable(table.value(id), value, &mut scratch)?;
+                    table.set_value(id, &scratch);
+                }
+                Change::Merge | Change::Put => table.set_value(id, value),
+            }
             Ok(())
         });
         self.rows = self.rows + self.table.live() - live;
