@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
-from millpond.bench.workload import load
+from millpond.bench.kernel import KernelMerge
+from millpond.bench.workload import StreamingWorkload, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +23,14 @@ def main(path: Path) -> None:
     job = msgspec.json.decode(path.read_bytes(), type=Job)
     spark = None
     try:
-        spark = _session(job)
-        outcome = _run(spark, job)
+        match job.workload:
+            case KernelMerge():
+                from millpond.bench.contenders import run_kernel
+
+                outcome = run_kernel(job.workload, job)
+            case streaming:
+                spark = _session(job)
+                outcome = _run(spark, job, streaming)
     except Exception as error:
         traceback.print_exc()
         outcome = Outcome(error=f"{type(error).__name__}: {error}")
@@ -44,11 +51,11 @@ def _session(job: Job) -> SparkSession:
     return spark
 
 
-def _run(spark: SparkSession, job: Job) -> Outcome:
+def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
     from millpond.bench.engines import running
 
     expected = load(Path(job.data)).batches
-    with running(spark, job) as query:
+    with running(spark, job, workload) as query:
         query.awaitTermination()
         progress = {report.batchId: report for report in query.recentProgress if report.numInputRows > 0}
     missing = set(range(len(expected))) - progress.keys()

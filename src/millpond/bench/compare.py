@@ -13,12 +13,12 @@ import msgspec
 import pyarrow as pa
 
 from millpond.bench.digest import differences, digest, last_rows
-from millpond.bench.engines import STATEFUL_ENGINES
 from millpond.bench.job import Job, Outcome
+from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
 from millpond.bench.runner import Measured, run
-from millpond.bench.settings import ENGINE_SETTINGS, session_settings
-from millpond.bench.workload import prepare
+from millpond.bench.settings import ENGINE_SETTINGS, FLOOR, session_settings
+from millpond.bench.workload import Prepared, StreamingWorkload
 
 __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 
@@ -26,7 +26,7 @@ __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared."""
 
-    workload: Keyed
+    workload: Keyed | KernelMerge
     engines: tuple[str, ...]
     repeat: int
     warmup_batches: int
@@ -55,8 +55,8 @@ class Comparison(msgspec.Struct, frozen=True):
 class Watcher(Protocol):
     """Hears how a comparison goes."""
 
-    def preparing(self, workload: Keyed) -> None: ...
-    def prepared(self, runs: int, batches: int) -> None: ...
+    def preparing(self) -> None: ...
+    def prepared(self, runs: int, prepared: Prepared) -> None: ...
     def started(self, engine: str) -> None: ...
     def batches_done(self, batches: int) -> None: ...
     def ended(self, run: EngineRun) -> None: ...
@@ -66,11 +66,11 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
     """Repeats are interleaved (A B A B), so that a slow minute of the machine meets all engines."""
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
         data = Path(scratch, "data")
-        watcher.preparing(plan.workload)
-        prepared = prepare(plan.workload, data)
-        watcher.prepared(plan.repeat * len(plan.engines), len(prepared.batches))
-        # The settings that differ between runs are directories; a report shows the ones that are the same.
-        shared = session_settings(cores=len(os.sched_getaffinity(0)))
+        watcher.preparing()
+        prepared = plan.workload.prepare(data)
+        watcher.prepared(plan.repeat * len(plan.engines), prepared)
+        cores = len(os.sched_getaffinity(0))
+        shared = session_settings(cores) if isinstance(plan.workload, StreamingWorkload) else {}
         results = _Results(plan.workload.key_columns)
         runs: list[EngineRun] = []
         for attempt in range(plan.repeat):
@@ -78,7 +78,8 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 watcher.started(engine)
                 directory = Path(scratch, f"{engine}-{attempt}")
                 directory.mkdir()
-                settings = shared | {"spark.local.dir": str(directory / "local")} | ENGINE_SETTINGS[engine]
+                local = {"spark.local.dir": str(directory / "local")}
+                settings = shared | local | ENGINE_SETTINGS.get(engine, {})
                 job = Job(plan.workload, engine, str(data), str(directory), settings)
                 measured = run_job(job, plan.time_limit_s, watcher.batches_done)
                 measured = _checked(measured, len(prepared.batches))
@@ -107,7 +108,7 @@ class _Results:
     def add(self, engine: str, output: Path) -> str:
         rows = last_rows(output, self._keys)
         found = digest(rows)
-        if engine not in STATEFUL_ENGINES:
+        if engine == FLOOR:
             return found
         if self._reference is None:
             self._reference = (engine, found, rows)

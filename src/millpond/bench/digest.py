@@ -70,8 +70,8 @@ def differences(left: pa.Table, right: pa.Table, keys: Sequence[str], limit: int
     if left.schema != right.schema:
         return pa.table({"left": [left.schema.to_string()], "right": [right.schema.to_string()]})
     others = [name for name in left.column_names if name not in keys]
-    joined = left.append_column("in left", pa.array([True] * left.num_rows)).join(
-        right.append_column("in right", pa.array([True] * right.num_rows)),
+    joined = left.append_column("in left", _marks(left)).join(
+        right.append_column("in right", _marks(right)),
         keys=list(keys),
         join_type="full outer",
         left_suffix=" left",
@@ -84,3 +84,7 @@ def differences(left: pa.Table, right: pa.Table, keys: Sequence[str], limit: int
         differs = pc.or_(differs, pc.or_(unequal, pc.xor(pc.is_null(a), pc.is_null(b))))
     found = joined.filter(differs).drop_columns(["in left", "in right"])
     return found.sort_by([(key, "ascending") for key in keys]).slice(0, limit)
+
+
+def _marks(table: pa.Table) -> pa.Array:
+    return pa.array([True] * table.num_rows, pa.bool_())

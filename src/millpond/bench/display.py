@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from millpond.bench.compare import EngineRun
-from millpond.bench.keyed import Keyed
+from millpond.bench.workload import Prepared
 
 __all__ = ["Display"]
 
@@ -49,12 +49,14 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def preparing(self, workload: Keyed) -> None:
-        self._console.print(f"preparing {workload.rows:,} rows in batches of {workload.batch_rows:,}")
+    def preparing(self) -> None:
+        self._console.print("preparing the data")
 
-    def prepared(self, runs: int, batches: int) -> None:
-        self._runs, self._batches = runs, batches
-        self._progress.update(self._task, total=runs * batches)
+    def prepared(self, runs: int, prepared: Prepared) -> None:
+        self._runs, self._batches = runs, len(prepared.batches)
+        rows = sum(batch.rows for batch in prepared.batches)
+        self._console.print(f"{rows:,} rows in {self._batches} batches")
+        self._progress.update(self._task, total=runs * self._batches)
 
     def started(self, engine: str) -> None:
         self._progress.update(self._task, description=engine)
@@ -76,4 +78,4 @@ class Display:
         times = sorted(batch.ms for batch in outcome.batches)
         middle = times[len(times) // 2]
         used = f"CPU {run.measured.cpu_s:.0f} s, peak {run.measured.peak_memory_bytes / (1 << 20):,.0f} MiB"
-        self._console.print(f"  {run.engine}: {middle:,.0f} ms a batch, {used}")
+        self._console.print(f"  {run.engine}: {middle:,.1f} ms a batch, {used}")

@@ -9,26 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.bench.job import Job
 from millpond.bench.passthrough import Server, carrier
-from millpond.bench.workload import load
+from millpond.bench.workload import StreamingWorkload, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["ENGINES", "STATEFUL_ENGINES", "running"]
+__all__ = ["ENGINES", "running"]
 
 ENGINES = ("millpond", "spark-rocksdb", "spark-memory", "passthrough")
-STATEFUL_ENGINES = ("millpond", "spark-rocksdb", "spark-memory")
 
 
 @contextmanager
-def running(spark: SparkSession, job: Job) -> Iterator[StreamingQuery]:
+def running(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Iterator[StreamingQuery]:
     """The started query; what the engine needs beside it ends with the block."""
     files = str(Path(job.data, "input"))
     schema = spark.read.parquet(files).schema
     frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(files)
     sink = _parquet_sink(job.output)
-    query = job.workload.query
+    query = workload.query
     match job.engine:
         case "spark-rocksdb" | "spark-memory":
             yield _start(query(frame), sink, job)

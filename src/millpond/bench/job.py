@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
 
 __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
@@ -14,7 +15,7 @@ __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
 class Job(msgspec.Struct, frozen=True):
     """One run of one engine. Paths are absolute; `directory` is empty and belongs to the run."""
 
-    workload: Keyed
+    workload: Keyed | KernelMerge
     engine: str
     data: str
     directory: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millpond.bench.workload import Workload
+from millpond.bench.workload import StreamingWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-__all__ = ["Keyed"]
+__all__ = ["Keyed", "small_windows"]
 
 SECOND_US = 1_000_000
 START_US = 1_700_000_000 * SECOND_US
 
 
-class Keyed(Workload, frozen=True, kw_only=True, tag="keyed"):
+class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
     """`window_seconds` and `slide_seconds` at 0: no window, groups never expire."""
 
     rows: int
@@ -91,6 +91,19 @@ class Keyed(Workload, frozen=True, kw_only=True, tag="keyed"):
         window = F.window("ts", f"{self.window_seconds} seconds", f"{self.slide_seconds} seconds")
         late = frame.withWatermark("ts", f"{self.watermark_seconds} seconds")
         return late.groupBy("key", window).agg(n, total)
+
+
+def small_windows(seed: int) -> Keyed:
+    """Small batches and sliding windows: what a batch costs beside its rows."""
+    return Keyed(
+        rows=80 * 4_500,
+        keys=10_000,
+        batch_rows=4_500,
+        window_seconds=20,
+        slide_seconds=5,
+        watermark_seconds=4,
+        seed=seed,
+    )
 
 
 def _aggregated(rows: pa.Table, keys: list[str]) -> pa.Table:

@@ -12,15 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from millpond.bench.compare import Comparison, EngineRun
-from millpond.bench.engines import STATEFUL_ENGINES
 from millpond.bench.figures import above_floor, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
-from millpond.bench.settings import ENGINE_SETTINGS
+from millpond.bench.settings import BASELINE, ENGINE_SETTINGS, FLOOR
 
 __all__ = ["print_table", "report", "run_entry", "write"]
-
-FLOOR = "passthrough"
-BASELINE = "spark-rocksdb"
 
 
 def report(*runs: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +46,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "repeat": plan.repeat,
         "time_limit_s": plan.time_limit_s,
         "settings": comparison.settings,
-        "engine_settings": {engine: ENGINE_SETTINGS[engine] for engine in plan.engines},
+        "engine_settings": {engine: ENGINE_SETTINGS.get(engine, {}) for engine in plan.engines},
     }
     return {
         "workload": plan.workload.name,
@@ -81,7 +77,7 @@ def _engine_entry(runs: list[EngineRun], warmup: int) -> dict[str, Any]:
 
 def _results_equal(comparison: Comparison) -> bool | None:
     """Over the engines with state that finished, all their repeats; None when fewer than two did."""
-    finished = [run for run in comparison.runs if run.engine in STATEFUL_ENGINES and run.digest is not None]
+    finished = [run for run in comparison.runs if run.engine != FLOOR and run.digest is not None]
     if len({run.engine for run in finished}) < 2:
         return None
     return len({run.digest for run in finished}) == 1

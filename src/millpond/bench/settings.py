@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["ENGINE_SETTINGS", "session_settings"]
+__all__ = ["BASELINE", "ENGINE_SETTINGS", "FLOOR", "session_settings"]
 
+FLOOR = "passthrough"
+"""The engine without state."""
+BASELINE = "spark-rocksdb"
 HEAP = "4g"
 STATE_STORE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
@@ -41,6 +44,4 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
     "spark-memory": {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider",
     },
-    "millpond": {},
-    "passthrough": {},
 }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from millpond.bench.compare import Plan
 
 __all__ = ["app"]
 
@@ -15,6 +18,8 @@ app = typer.Typer(help="Compare Millpond with Spark's own state stores.", no_arg
 
 
 class Engine(StrEnum):
+    """What can run a streaming workload."""
+
     MILLPOND = "millpond"
     SPARK_ROCKSDB = "spark-rocksdb"
     SPARK_MEMORY = "spark-memory"
@@ -22,11 +27,13 @@ class Engine(StrEnum):
 
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
+Repeat = Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")]
 Seed = Annotated[int, typer.Option(help="For the generated data.")]
+TimeLimit = Annotated[float, typer.Option(min=1, help="Seconds for one run of one engine.")]
 
 
 @app.command()
-def keyed(  # noqa: PLR0917 (typer fills them in by name)
+def keyed(
     rows: Annotated[int, typer.Option(min=1, help="Rows in all.")] = 6_000_000,
     keys: Annotated[int, typer.Option(min=1, help="Keys, drawn uniformly.")] = 4_000_000,
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows a batch.")] = 500_000,
@@ -35,30 +42,18 @@ def keyed(  # noqa: PLR0917 (typer fills them in by name)
         typer.Option("--small", help="80 batches of 4,500 rows, 10,000 keys, sliding window of 20 s by 5 s."),
     ] = False,
     engine: Annotated[list[Engine] | None, typer.Option(help="May be repeated; all by default.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")] = 1,
+    repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
-    time_limit: Annotated[float, typer.Option(min=1, help="Seconds for one run of one engine.")] = 600,
+    time_limit: TimeLimit = 600,
     seed: Seed = 1,
     json: JsonFile = None,
 ) -> None:
     """Count and sum per key in update mode, from Parquet files."""
-    from millpond.bench import report
-    from millpond.bench.compare import Plan, compare
-    from millpond.bench.display import Display
-    from millpond.bench.keyed import Keyed
+    from millpond.bench.compare import Plan
+    from millpond.bench.keyed import Keyed, small_windows
 
-    if small:
-        workload = Keyed(
-            rows=80 * 4_500,
-            keys=10_000,
-            batch_rows=4_500,
-            window_seconds=20,
-            slide_seconds=5,
-            watermark_seconds=4,
-            seed=seed,
-        )
-    else:
-        workload = Keyed(rows=rows, keys=keys, batch_rows=batch_rows, seed=seed)
+    large = Keyed(rows=rows, keys=keys, batch_rows=batch_rows, seed=seed)
+    workload = small_windows(seed) if small else large
     if warmup >= -(-workload.rows // workload.batch_rows):
         raise typer.BadParameter(
             "all batches are warm-up; fewer of them, or more rows", param_hint="--warmup"
@@ -70,7 +65,40 @@ def keyed(  # noqa: PLR0917 (typer fills them in by name)
         warmup_batches=warmup,
         time_limit_s=time_limit,
     )
-    console = _console()
+    raise typer.Exit(_run(plan, json))
+
+
+@app.command()
+def kernel(
+    repeat: Repeat = 1,
+    time_limit: TimeLimit = 600,
+    seed: Seed = 1,
+    json: JsonFile = None,
+) -> None:
+    """Get, merge and put on one core: a million 8-byte keys, 16-byte values, batches of 65,536, beside RocksDB."""
+    from millpond.bench.compare import Plan
+    from millpond.bench.kernel import KERNEL_ENGINES, KernelMerge
+
+    workload = KernelMerge(seed=seed)
+    plan = Plan(
+        workload=workload,
+        engines=KERNEL_ENGINES,
+        repeat=repeat,
+        warmup_batches=workload.loading_batches,
+        time_limit_s=time_limit,
+    )
+    raise typer.Exit(_run(plan, json))
+
+
+def _run(plan: Plan, json: Path | None) -> int:
+    """The exit code: 1 when an engine failed or results differ."""
+    from millpond.bench import report
+    from millpond.bench.compare import compare
+    from millpond.bench.display import Display
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     with Display(console) as display:
         comparison = compare(plan, display)
     entry = report.run_entry(comparison)
@@ -82,10 +110,4 @@ def keyed(  # noqa: PLR0917 (typer fills them in by name)
     if json is not None:
         report.write(json, report.report(entry))
     failed = entry["results_equal"] is False or any("error" in each for each in entry["engines"].values())
-    raise typer.Exit(1 if failed else 0)
-
-
-def _console() -> Console:
-    """Where lines do not wrap by themselves, the tables get the width that they need."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return 1 if failed else 0
