@@ -19,6 +19,7 @@ from millpond.service.messages import Endpoint
 
 __all__ = ["ServiceProcess"]
 
+_COMMAND = (sys.executable, "-m", "millpond.service")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 
@@ -34,7 +35,7 @@ class ServiceProcess:
         with self._log.open("wb") as log:
             # A session of its own: a Ctrl-C in the terminal is for the driver to handle.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "millpond.service", str(socket)],
+                [*_COMMAND, str(socket)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

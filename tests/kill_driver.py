@@ -1,0 +1,57 @@
+"""`python -m tests.kill_driver SOURCE ROOT [POINT]`: a driver program that runs both queries to their end.
+
+At a crash point it kills its process group: itself and its JVM. It tells on standard output who else has to be
+gone after it: a line `service PID` for each state service, then `running`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millpond.service.process import ServiceProcess
+from tests.crash import DRIVER_STEPS, arm
+from tests.kill_queries import start_totals, start_windows
+
+
+def main() -> None:
+    source, root = Path(sys.argv[1]), Path(sys.argv[2])
+    _tell_services()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        # It lives for seconds: compile what is hot quickly rather than well.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.local.dir", str(root / "local"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    for point in sys.argv[3:]:
+        arm(point, DRIVER_STEPS, lambda: os.killpg(os.getpgid(0), signal.SIGKILL))
+    queries = [start(spark, source, root) for start in (start_windows, start_totals)]
+    print("running", flush=True)
+    for query in queries:
+        query.awaitTermination()
+    spark.stop()
+
+
+def _tell_services() -> None:
+    start = ServiceProcess.__init__
+
+    def started(self: ServiceProcess) -> None:
+        start(self)
+        print("service", self.pid, flush=True)
+
+    ServiceProcess.__init__ = started  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Driver, Spark's Python workers and state service are killed at every step of the protocol and at random moments;
+what reaches the sink is what an undisturbed run gives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond.service import process as service_process
+from millpond.spark import emit, ingest, loop
+from tests import crashing_service
+from tests.kill_queries import Results, results, start_totals, start_windows, write_input
+
+ROOT = Path(__file__).parent.parent
+BATCHES = 20
+SEED = 20240101
+SECONDS_TO_DIE = 60
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("kill") / "source"
+    write_input(directory, BATCHES)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    root = tmp_path_factory.mktemp("undisturbed")
+    run_both(spark, source, root)
+    wanted = results(spark, root)
+    assert len(wanted) == 1 + BATCHES
+    assert sum(wanted["windows"].values()) > 400
+    return wanted
+
+
+def run_both(spark: SparkSession, source: Path, root: Path, **options: Any) -> list[dict[str, Any]]:
+    """Both queries to their end, side by side; gives the figures of all batches."""
+    queries = [start(spark, source, root, **options) for start in (start_windows, start_totals)]
+    for query in queries:
+        query.awaitTermination()
+    return [
+        operator["customMetrics"]
+        for query in queries
+        for progress in query.recentProgress
+        for operator in progress["stateOperators"]
+    ]
+
+
+# The driver
+
+
+DRIVER_POINTS = [
+    "after-take:2",
+    "before-ingest:2",
+    "after-ingest:3",
+    "after-seal:3",
+    "before-save:2",
+    "after-save:3",
+    "before-sink:2",
+    "after-sink:3",
+    "before-record:2",
+    "after-record:3",
+    "before-told:2",
+    "after-batch:3",
+]
+
+
+def test_a_killed_driver_goes_on_where_it_was(
+    spark: SparkSession, source: Path, undisturbed: Results, tmp_path: Path
+) -> None:
+    dice = random.Random(SEED)
+    points: list[str | None] = [*DRIVER_POINTS, None, None]
+    dice.shuffle(points)
+    for point in points:
+        if point is not None:
+            die_at_point(source, tmp_path, point)
+        else:
+            die_at_random(source, tmp_path, dice)
+    with driver(source, tmp_path) as last:
+        assert last.process.wait(timeout=300) == 0, last.log()
+    assert results(spark, tmp_path) == undisturbed
+
+
+class Driver:
+    """A driver program in a session of its own, and everything that it started."""
+
+    def __init__(self, source: Path, root: Path, *points: str) -> None:
+        self._log = root / "driver.log"
+        self.services: list[psutil.Process] = []
+        self.running = threading.Event()
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kill_driver", str(source), str(root), *points],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("service "):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self.services.append(psutil.Process(int(line.split()[1])))
+            if line.strip() == "running":
+                self.running.set()
+        self.running.set()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def remaining(self) -> list[psutil.Process]:
+        """What still runs of its session, Spark's workers included, and of its services."""
+        session: list[psutil.Process] = []
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if pid != self.process.pid and os.getsid(pid) == self.process.pid:
+                    session.append(psutil.Process(pid))
+        return [*session, *(service for service in self.services if service.is_running())]
+
+
+@contextlib.contextmanager
+def driver(source: Path, root: Path, *points: str) -> Iterator[Driver]:
+    """Checks afterwards that nothing survives its driver."""
+    started = Driver(source, root, *points)
+    try:
+        yield started
+        _, alive = psutil.wait_procs(started.remaining(), timeout=SECONDS_TO_DIE)
+        assert not alive, f"survived their driver: {[process.cmdline() for process in alive]}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.process.pid, signal.SIGKILL)
+        started.process.wait()
+        for process in started.remaining():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def die_at_point(source: Path, root: Path, point: str) -> None:
+    with driver(source, root, point) as started:
+        code = started.process.wait(timeout=300)
+        assert code == -signal.SIGKILL, f"{point} was not reached:\n{started.log()}"
+
+
+def die_at_random(source: Path, root: Path, dice: random.Random) -> None:
+    """Only the Python process is killed here: its JVM has to notice by itself."""
+    with driver(source, root) as started:
+        assert started.running.wait(timeout=300)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started.process.wait(timeout=dice.uniform(0.0, 4.0))
+        started.process.kill()
+        started.process.wait()
+
+
+# The state service
+
+
+SERVICE_POINTS = [
+    "before-stage:2",
+    "after-stage:3",
+    "before-shard:3",
+    "after-shard:3",
+    "before-pack:2",
+    "after-pack:2",
+    "before-manifest:2",
+    "after-manifest:2",
+    "before-told:2",
+    "after-told:2",
+    "after-open:1",
+    "before-merge:1",
+    "after-merge:1",
+]
+
+
+def test_a_killed_service_is_replaced(
+    spark: SparkSession,
+    source: Path,
+    undisturbed: Results,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = SERVICE_POINTS.copy()
+    random.Random(SEED).shuffle(points)
+    monkeypatch.setattr(service_process, "_COMMAND", (sys.executable, "-m", "tests.crashing_service"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    plan = tmp_path / "plan"
+    monkeypatch.setenv(crashing_service.PLAN, str(plan))
+    # One query at a time, because a plan is for one service at a time. Merging early puts merges into the plan.
+    options = {"millpond.batch.maxTries": 8, "millpond.compaction.maxRuns": 2}
+    for start, mine in ((start_windows, points[::2]), (start_totals, points[1::2])):
+        plan.write_text("".join(f"{point}\n" for point in mine))
+        query = start(spark, source, tmp_path, **options)
+        query.awaitTermination()
+        assert plan.read_text() == "", "not every point was reached"
+    assert results(spark, tmp_path) == undisturbed
+
+
+# Spark's Python workers
+
+
+def dying(make: Callable[..., Any], markers: Path, *, after_work: bool) -> Callable[..., Any]:
+    """Makes tasks of which one in every fourth batch kills its worker, before its work or before its result.
+
+    The inner function travels to the workers by value, so it takes along all that it needs.
+    """
+
+    def made(endpoint: Any, at: Any, *args: Any) -> Any:
+        run = make(endpoint, at, *args)
+        marker = str(markers / f"{at.batch}-{make.__name__}-{after_work}")
+
+        def task(batches: Any) -> Any:
+            import os
+            import signal
+
+            def die_once() -> None:
+                if at.batch % 4:
+                    return
+                try:
+                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    return
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            if not after_work:
+                die_once()
+            for rows in run(batches):
+                if after_work:
+                    die_once()
+                yield rows
+
+        return task
+
+    return made
+
+
+@pytest.mark.parametrize("after_work", [False, True], ids=["before its work", "before its result"])
+def test_a_killed_worker_costs_a_try(
+    spark: SparkSession,
+    source: Path,
+    undisturbed: Results,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after_work: bool,
+) -> None:
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    monkeypatch.setattr(loop, "ingest_task", dying(ingest.ingest_task, markers, after_work=after_work))
+    monkeypatch.setattr(emit, "emit_task", dying(ingest.emit_task, markers, after_work=after_work))
+    # Without local rows, outputs are read by tasks as well.
+    run_both(spark, source, tmp_path, **{"millpond.emit.localRows": 0})
+    died = {marker.name for marker in markers.iterdir()}
+    assert {f"{batch}-ingest_task-{after_work}" for batch in range(0, BATCHES, 4)} <= died
+    assert f"4-emit_task-{after_work}" in died
+    assert results(spark, tmp_path) == undisturbed
+
+
+# Anything, at any time
+
+
+def test_workers_and_services_killed_at_random_moments(
+    spark: SparkSession, source: Path, undisturbed: Results, tmp_path: Path
+) -> None:
+    dice = random.Random(SEED)
+    ended = threading.Event()
+    killed: list[str] = []
+
+    def kill() -> None:
+        while len(killed) < 12 and not ended.wait(dice.uniform(0.1, 1.5)):
+            wanted = dice.choice(["millpond.service", "pyspark.daemon"])
+            victims = [
+                process for process in psutil.Process().children(recursive=True) if is_victim(process, wanted)
+            ]
+            if victims:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    dice.choice(sorted(victims, key=lambda process: process.pid)).kill()
+                    killed.append(wanted)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        run_both(spark, source, tmp_path, **{"millpond.batch.maxTries": 20, "millpond.emit.localRows": 0})
+    finally:
+        ended.set()
+        killer.join()
+    assert set(killed) == {"millpond.service", "pyspark.daemon"}
+    assert results(spark, tmp_path) == undisturbed
+
+
+def is_victim(process: psutil.Process, wanted: str) -> bool:
+    """A state service, or a worker: a fork of Spark's `pyspark.daemon`, which itself is left alone."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        if wanted not in process.cmdline():
+            return False
+        parent = process.parent()
+        return wanted == "millpond.service" or (parent is not None and wanted in parent.cmdline())
+    return False
