@@ -128,6 +128,7 @@ class _RocksDB:
         # A hash table of keys: five times as fast here as the skip list, which walks from key to key.
         options.set_prefix_extractor(rocksdict.SliceTransform.create_fixed_prefix(KEY_BYTES))
         options.set_memtable_factory(rocksdict.MemtableFactory.hash_link_list(bucket_count=HASH_BUCKETS))
+        options.set_inplace_update_support(True)
         self._db = rocksdict.Rdict(str(path), options)
         no_log = rocksdict.WriteOptions()
         no_log.disable_wal = True

@@ -14,7 +14,7 @@ from rich.table import Table
 from millpond.bench.compare import Comparison, EngineRun
 from millpond.bench.figures import above_floor, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
-from millpond.bench.settings import BASELINE, ENGINE_SETTINGS, FLOOR
+from millpond.bench.settings import BASELINES, ENGINE_SETTINGS, FLOOR
 
 __all__ = ["print_table", "report", "run_entry", "write"]
 
@@ -91,6 +91,7 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
     for heading in (*speed, "CPU s", "peak MiB", "state rows"):
         table.add_column(heading, justify="right")
     engines: Mapping[str, Any] = entry["engines"]
+    baseline = next((engines[name] for name in BASELINES if name in engines), None)
     for name, figures in engines.items():
         if "error" in figures:
             table.add_row(name, "[red]failed[/]")
@@ -101,7 +102,7 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
         table.add_row(
             name,
             f"{figures['rows_per_s']:,.0f}",
-            _ratio(figures, engines.get(BASELINE)),
+            _ratio(figures, baseline),
             _ratio(figures, engines.get(FLOOR)),
             f"{batch_ms['p50']:,.0f}",
             f"{batch_ms['p95']:,.0f}",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["BASELINE", "ENGINE_SETTINGS", "FLOOR", "session_settings"]
+__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "session_settings"]
 
 FLOOR = "passthrough"
 """The engine without state."""
-BASELINE = "spark-rocksdb"
+BASELINES = ("spark-rocksdb", "rocksdb")
+"""What others are held against: the one of these that ran."""
 HEAP = "4g"
 STATE_STORE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
