@@ -274,6 +274,29 @@ def test_an_overflow_is_an_error_and_the_batch_can_be_aborted(shard: Shard) -> N
     assert shard.groups() == {1: (1, 2**62)}
 
 
+def test_a_failed_batch_leaves_nothing_of_what_it_read_back_from_its_own_runs(tmp_path: Path) -> None:
+    shard = Shard(counting_layout(), tmp_path, memory_bytes=0)
+    shard.merge([(1, 2**62), (2, 5)])
+    shard.commit()
+    shard.merge([(1, 1), (2, 1)])
+    shard.flush()
+    with pytest.raises(kernel.Overflow):
+        shard.merge([(1, 2**62), (2, 1)])
+    shard.store.abort()
+    assert shard.groups() == {1: (1, 2**62), 2: (1, 5)}
+
+
+def test_a_compaction_does_not_disturb_a_scan(shard: Shard) -> None:
+    for value in range(3):
+        shard.merge([(key, value) for key in range(1000)])
+        shard.commit()
+    shard.reopen()
+    scan = shard.store.scan([0], max_rows=100)
+    found = next(scan).num_rows
+    shard.compact(0)
+    assert found + sum(batch.num_rows for batch in scan) == 1000
+
+
 def test_statistics_can_be_read_while_another_thread_writes(shard: Shard) -> None:
     batches = encode(shard.layout, [(key, 1) for key in range(50_000)])
     stop = threading.Event()

@@ -291,7 +291,8 @@ impl Store {
         self.slices.retain(|_, slice| slice.abort(epoch));
     }
 
-    /// False if the slice is gone.
+    /// Puts a merged run in the place of committed ones; false if the slice is gone. The groups stay the same, so that
+    /// scans under way are not disturbed.
     pub fn replace(
         &mut self,
         slice: i64,
@@ -303,7 +304,6 @@ impl Store {
         let Some(target) = self.slices.get_mut(&slice) else {
             return Ok(false);
         };
-        self.version += 1;
         target.replace(first, count, run)?;
         Ok(true)
     }
