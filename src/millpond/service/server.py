@@ -43,11 +43,11 @@ class StateServer(flight.FlightServerBase):
         self._query: ServedQuery | None = None
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "open": self._open,
-            "begin": lambda body: encode(self._served.begin(decode(body, BatchTry))),
+            "begin": self._begin,
             "seal": lambda body: encode(self._served.seal(decode(body, SealRequest))),
             "save": lambda body: encode(self._served.save(decode(body, BatchTry))),
             "commit": lambda body: encode(self._served.commit(decode(body, BatchTry))),
-            "abort": lambda body: encode(self._served.abort(decode(body, BatchTry))),
+            "abort": self._abort,
         }
 
     @property
@@ -60,6 +60,14 @@ class StateServer(flight.FlightServerBase):
         if self._query is not None:
             raise InternalError("a state service opens one query")
         self._query = ServedQuery(decode(body, OpenRequest), self._spool_directory)
+        return encode(None)
+
+    def _begin(self, body: bytes) -> bytes:
+        self._served.begin(decode(body, BatchTry))
+        return encode(None)
+
+    def _abort(self, body: bytes) -> bytes:
+        self._served.abort(decode(body, BatchTry))
         return encode(None)
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:  # noqa: ARG002

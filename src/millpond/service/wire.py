@@ -38,7 +38,8 @@ def as_flight_error(error: BaseException) -> Exception:
     """What a service raises towards its client, the kind travelling beside the message."""
     match error:
         case flight.FlightError():
-            return error
+            already: Exception = error
+            return already
         case DamagedFile():
             kind, advice = "CorruptState", _DAMAGED
         case NewerFormat():
@@ -50,7 +51,8 @@ def as_flight_error(error: BaseException) -> Exception:
             kind, advice = _kind_of(error), ""
     text = str(error) if kind != "InternalError" else f"{type(error).__name__}: {error}"
     text += f": {advice}" if advice else ""
-    return flight.FlightServerError(text, extra_info=kind.encode())
+    told: Exception = flight.FlightServerError(text, extra_info=kind.encode())
+    return told
 
 
 def _kind_of(error: BaseException) -> str:

@@ -39,7 +39,7 @@ class MillpondQuery(StreamingQuery):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
-            ended = super().awaitTermination(timeout)
+            ended: bool | None = super().awaitTermination(timeout)
         except StreamingQueryException as error:
             raise self._original(error) from None
         if timeout is None or ended:
