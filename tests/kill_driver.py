@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from tests.kill_queries import start_totals, start_windows
 
 def main() -> None:
     source, root = Path(sys.argv[1]), Path(sys.argv[2])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _tell_services()
     spark = (
         SparkSession.builder.master("local[2]")
@@ -35,12 +37,22 @@ def main() -> None:
         .getOrCreate()
     )
     for point in sys.argv[3:]:
-        arm(point, DRIVER_STEPS, lambda: os.killpg(os.getpgid(0), signal.SIGKILL))
+        arm(point, DRIVER_STEPS, _kill_group)
     queries = [start(spark, source, root) for start in (start_windows, start_totals)]
     print("running", flush=True)
     for query in queries:
         query.awaitTermination()
     spark.stop()
+
+
+def _kill_group() -> None:
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _end_with_parent() -> None:
+    """The test holds the other end of standard input, and may be ended itself."""
+    sys.stdin.read()
+    _kill_group()
 
 
 def _tell_services() -> None:

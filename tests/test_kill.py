@@ -105,6 +105,7 @@ class Driver:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.kill_driver", str(source), str(root), *points],
                 cwd=ROOT,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -3,7 +3,7 @@
 | sink | a batch that is repeated |
 |---|---|
 | file formats | skipped, by Spark's own file sink and its `_spark_metadata` log: exactly once |
-| memory | skipped, by Spark's own memory sink: exactly once within the session |
+| memory | skipped, by Spark's own memory sink: exactly once within a run, and a new run begins anew |
 | foreachBatch | handed to the function again with the same id and the same rows: the function decides |
 | others | written again; the id is in the options `batchId` and `queryId` for writers that look at them |
 """

@@ -211,6 +211,8 @@ class StreamWriter:
             checkpoint_is_new=checkpoint.is_new,
             location=state,
         )
+        if head.newest is not None and self._function is None and self._format == "memory":
+            self._refuse_lost_rows(checkpoint.location)
         if head.newest is not None and head.owner is not None:
             changed = differences(head.owner.operators, operators)
             if changed:
@@ -226,6 +228,13 @@ class StreamWriter:
             shard_starts=self._shard_starts(spark, head),
             taken_at_ms=time.time_ns() // 1_000_000,
         )
+
+    def _refuse_lost_rows(self, location: str) -> None:
+        if self._mode != "complete":
+            raise InvalidQuery(
+                f"the memory sink does not keep the rows of earlier runs, so in output mode {self._mode} it can't go "
+                f"on from the checkpoint {location}: leave checkpointLocation out, use a new one, or another sink"
+            )
 
     def _shard_starts(self, spark: SparkSession, head: Head) -> tuple[int, ...]:
         wanted = self._option("shards")
