@@ -134,6 +134,7 @@ def check(spark: SparkSession, frame: DataFrame, mode: OutputMode, scratch: Path
     """Fails where the outputs differ; returns them."""
     ours, theirs = run_both(spark, frame, mode, scratch, **options)
     assert ours.schema == theirs.schema
+    assert theirs.total(), "the query gives no rows, so the comparison shows nothing"
     expected = theirs.batches
     if mode == "append" and _operators(frame) == 1:
         # A window that batch N closes is in Spark's batch N + 1.
