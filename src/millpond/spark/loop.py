@@ -153,7 +153,9 @@ class BatchLoop:
             frame = batch
             for operator, spec in enumerate(self._plan.operators):
                 with figures.timed("ingest"):
-                    receipts = self._ingest(frame, at, operator, before_us)
+                    # The carrier has planned the batch already; only its size tells what is coming.
+                    size = int(execution.optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
+                    receipts = self._ingest(frame, at, operator, before_us, size)
                 if operator == 0:
                     assert self._reader is not None
                     watermark_us = self._reader.update(execution.executedPlan())
@@ -215,7 +217,9 @@ class BatchLoop:
         figures.stats = reply.stats
         self._collect(at.batch, frozenset(reply.in_flight))
 
-    def _ingest(self, frame: DataFrame, at: BatchTry, operator: int, before_us: int) -> tuple[Receipt, ...]:
+    def _ingest(
+        self, frame: DataFrame, at: BatchTry, operator: int, before_us: int, size: int | None
+    ) -> tuple[Receipt, ...]:
         spec = self._plan.operators[operator]
         task = ingest_task(
             self._service.endpoint,
@@ -224,9 +228,6 @@ class BatchLoop:
             spec,
             self._owner.shard_starts,
             before_us if spec.time is not None else None,
-        )
-        size = (
-            int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
         )
         tasks = self._wanted_tasks(size)
         if tasks is not None:
