@@ -27,7 +27,7 @@ from tests.kill_queries import SCHEMA, Results, results, start_totals, start_win
 from tests.streams import read_stream
 
 ROOT = Path(__file__).parent.parent
-BATCHES = 20
+BATCHES = 18
 SEED = 20240101
 SECONDS_TO_DIE = 60
 
@@ -65,29 +65,27 @@ def run_both(spark: SparkSession, source: Path, root: Path, **options: Any) -> l
 # The driver
 
 
+# Each costs a start of Spark, so of two points with nothing between them there is one.
 DRIVER_POINTS = [
     "after-take:2",
     "before-ingest:2",
     "after-ingest:3",
     "after-seal:3",
-    "before-save:2",
     "after-save:3",
-    "before-sink:2",
     "after-sink:3",
-    "before-record:2",
     "after-record:3",
-    "before-told:2",
     "after-batch:3",
 ]
 
 
+@pytest.mark.timeout(1800)
 def test_a_killed_driver_goes_on_where_it_was(
     spark: SparkSession, source: Path, undisturbed: Results, tmp_path: Path
 ) -> None:
     dice = random.Random(SEED)
-    points: list[str | None] = [*DRIVER_POINTS, None, None]
+    points: list[str | None] = [*DRIVER_POINTS, None]
     dice.shuffle(points)
-    for point in points:
+    for point in points:  # None: at a random moment
         if point is not None:
             die_at_point(source, tmp_path, point)
         else:
