@@ -68,7 +68,7 @@ class BatchLoop:
         self._lease = lease
         self._owner = lease.owner
         self._service = service
-        self._client = self._open_service()
+        self._client = self._open_first_service()
         self._watermark_us = (lease.newest.watermark_us or 0) if lease.newest is not None else 0
         self._reader: WatermarkReader | None = None
         self._numbers = itertools.count(1)
@@ -112,10 +112,11 @@ class BatchLoop:
         if self._reader is None:
             self._reader = WatermarkReader(self._spark, stream.logicalPlan(), self._watermark_us)
         figures = BatchFigures(batch_id, operators=tuple(spec.name for spec in self._plan.operators))
+        failed: Exception | None = None
         while True:
             figures.tries += 1
             try:
-                if figures.tries > 1 and self._done_after_all(batch_id, offsets, figures):
+                if failed is not None and self._done_after_all(failed, batch_id, offsets, figures):
                     break
                 self._try(batch, batch_id, stream.lastExecution(), offsets, figures)
                 break
@@ -127,6 +128,7 @@ class BatchLoop:
                         f"batch {batch_id} failed {figures.tries} times, the last time with: {error}. Start the "
                         "query again from its checkpoint once the cause is gone; nothing is lost"
                     ) from error
+                failed = error
         self.figures.add(figures)
 
     def _committed_before(self, batch_id: int, offsets: str) -> bool:
@@ -264,7 +266,7 @@ class BatchLoop:
             return True
         return not isinstance(error, MillpondError) and any(text in str(error) for text in _PASSING_FAILURES)
 
-    def _done_after_all(self, batch_id: int, offsets: str, figures: BatchFigures) -> bool:
+    def _done_after_all(self, failed: Exception, batch_id: int, offsets: str, figures: BatchFigures) -> bool:
         """Before another try: sees to it that there is a service, and whether the batch still has to be done."""
         self._lease.check()
         newest = self._lease.newest
@@ -273,7 +275,9 @@ class BatchLoop:
             self._watermark_us = figures.watermark_us = newest.watermark_us or 0
             self._replace_service()
             return True
-        if not self._service.alive:
+        # A service that was just killed still counts as alive for a moment, so its silence decides.
+        silent = isinstance(failed, Unavailable) or "millpond.errors.Unavailable" in str(failed)
+        if silent or not self._service.alive:
             self._replace_service()
         return False
 
@@ -284,6 +288,20 @@ class BatchLoop:
         self._service = ServiceProcess()
         try:
             self._client = self._open_service()
+        except BaseException:
+            self._service.kill()
+            raise
+
+    def _open_first_service(self) -> ServiceClient:
+        """There is no batch yet whose tries would count, but a service may die now as well."""
+        try:
+            for _ in range(self._settings.batch_tries - 1):
+                try:
+                    return self._open_service()
+                except Unavailable:
+                    self._service.kill()
+                    self._service = ServiceProcess()
+            return self._open_service()
         except BaseException:
             self._service.kill()
             raise
