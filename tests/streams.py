@@ -26,6 +26,4 @@ def write_batches(directory: Path, batches: Sequence[pa.Table]) -> None:
 
 
 def read_stream(spark: SparkSession, directory: Path, schema: str) -> DataFrame:
-    return (
-        spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
-    )
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))

@@ -42,7 +42,9 @@ def bids(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
     return read_stream(spark, directory, SCHEMA)
 
 
-def spark_result(spark: SparkSession, frame: DataFrame, tmp_path: Path, name: str) -> list[tuple[object, ...]]:
+def spark_result(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path, name: str
+) -> list[tuple[object, ...]]:
     """The same streaming query in Spark's own state store, with the rules of time that Millpond keeps."""
     setting = "spark.sql.streaming.statefulOperator.allowMultiple"
     spark.conf.set(setting, "false")
@@ -112,7 +114,9 @@ def test_the_sql_form_gives_spark_s_result(spark: SparkSession, bids: DataFrame,
     assert expected
 
 
-def test_progress_tells_state_watermark_and_times(spark: SparkSession, bids: DataFrame, tmp_path: Path) -> None:
+def test_progress_tells_state_watermark_and_times(
+    spark: SparkSession, bids: DataFrame, tmp_path: Path
+) -> None:
     query = (
         mp.stream(bids)
         .withWatermark("ts", "4 seconds")
@@ -131,4 +135,6 @@ def test_progress_tells_state_watermark_and_times(spark: SparkSession, bids: Dat
     assert operator["numRowsTotal"] > 0
     assert operator["memoryUsedBytes"] > 0
     assert last["eventTime"]["watermark"].startswith("2024-01-01T00:00:3")
-    assert {f"millpond.{part}" for part in ("ingest", "seal", "emit", "commit", "waiting")} <= set(last["durationMs"])
+    assert {f"millpond.{part}" for part in ("ingest", "seal", "emit", "commit", "waiting")} <= set(
+        last["durationMs"]
+    )

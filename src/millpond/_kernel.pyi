@@ -50,9 +50,7 @@ class Layout:
 class Combiner:
     """Encodes a task's rows, combines those of the same group while that pays, and sorts them out by shard."""
 
-    def __new__(
-        cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None
-    ) -> Combiner:
+    def __new__(cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None) -> Combiner:
         """`shard_starts`: the first bucket of each shard, the first being 0. Rows all of whose windows end at or
         before `late_before_us` are counted as late and left out."""
     def push(self, batch: pa.RecordBatch) -> None: ...
@@ -102,9 +100,7 @@ class Store:
     or `abort`.
     """
 
-    def __new__(
-        cls, layout: Layout, first_bucket: int, end_bucket: int, memory_bytes: int
-    ) -> Store: ...
+    def __new__(cls, layout: Layout, first_bucket: int, end_bucket: int, memory_bytes: int) -> Store: ...
     def restore(self, slice: int, rows: int, runs: list[Run]) -> None:
         """Puts a committed slice in place, its runs oldest first."""
     def merge(self, encoded: pa.RecordBatch) -> None: ...

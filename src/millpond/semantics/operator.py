@@ -11,7 +11,16 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-__all__ = ["Aggregate", "AggregateOp", "Column", "KeyedTime", "OperatorSpec", "OutputMode", "Panes", "TimeSpec"]
+__all__ = [
+    "Aggregate",
+    "AggregateOp",
+    "Column",
+    "KeyedTime",
+    "OperatorSpec",
+    "OutputMode",
+    "Panes",
+    "TimeSpec",
+]
 
 OutputMode = Literal["append", "update", "complete"]
 
@@ -33,7 +42,7 @@ AggregateOp = Literal[
     "bit_and",  # any signed integer type, nulls ignored                               -> [T]
     "bit_or",
     "bit_xor",
-    "moments",  # float64: count, mean and sum of squared differences, nulls ignored   -> [float64 n, float64 avg, float64 m2]
+    "moments",  # float64: count, mean, sum of squared differences, nulls ignored      -> [float64 n, avg, m2]
 ]
 
 
