@@ -90,7 +90,7 @@ class MemoryStorage:
         self._objects[name] = data
 
 
-class Crashed(Exception):  # noqa: N818 - it is an event of the test, not an error of the product
+class Crashed(Exception):
     """The process "died" here. No error of Millpond, so that nothing handles it by mistake."""
 
 
