@@ -76,7 +76,7 @@ def test_keys_from_expressions_in_sql(spark: SparkSession, tmp_path: Path) -> No
     def compare(shape: Shape) -> None:
         stream(spark, shape, COLUMNS, tmp_path).createOrReplaceTempView("keyed")
         frame = spark.sql(
-            """select k_i8 + 1 as next, concat(upper(k_t), '!') as loud, count(*) as n, sum(i32) / count(k_i8) as r,
+            """select k_i8 + 1 as next, concat(upper(k_t), '!') as loud, count(*) as n, sum(i32) / count(*) as r,
                       max(t) || coalesce(upper(k_t), '') as both
                from keyed where i32 is not null
                group by k_i8 + 1, upper(k_t), make_dt_interval(0, 0, g) having n > 1 and sum(i32) > -1e10"""

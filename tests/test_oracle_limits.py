@@ -52,8 +52,15 @@ def test_tolerant_sums_under_ansi_rules(spark: SparkSession, tmp_path: Path) -> 
     try_shapes(shapes(), compare, "try under ansi")
 
 
-@pytest.mark.parametrize("function", ["sum(long)", "sum(wide)", "avg(wide)"])
-@pytest.mark.parametrize("rows", [(90,), (3, 3, 40, 40)], ids=["in one batch", "across batches"])
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        pytest.param("sum(long)", (90,), id="in a task"),
+        pytest.param("sum(long)", (3, 3, 40, 40), id="between batches"),
+        pytest.param("sum(wide)", (3, 3, 40, 40), id="of decimals"),
+        pytest.param("avg(wide)", (3, 3, 40, 40), id="of an average"),
+    ],
+)
 def test_overflow_is_spark_s_error_under_ansi_rules(
     spark: SparkSession, tmp_path: Path, function: str, rows: tuple[int, ...]
 ) -> None:

@@ -96,8 +96,6 @@ UNEVEN = windowed("ts", "13 seconds", "5 seconds", "2 seconds")
 
 CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
     ("tumbling", "append", TUMBLING),
-    ("tumbling", "complete", TUMBLING),
-    ("tumbling with an offset", "append", OFFSET),
     ("tumbling with an offset", "update", OFFSET),
     ("sliding", "append", SLIDING),
     ("sliding", "update", SLIDING),
@@ -105,7 +103,6 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
     ("sliding, uneven, with an offset", "update", UNEVEN),
     ("sliding, uneven, with an offset", "complete", UNEVEN),
     ("time without a zone", "update", time_without_a_zone),
-    ("time without a zone", "complete", time_without_a_zone),
     ("a window column from below", "append", from_a_select),
     ("a window column from below", "update", from_a_select),
     ("by event time", "append", by_event_time),
@@ -115,7 +112,6 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
     ("some in no window", "update", some_in_no_window),
     ("no other key", "append", without_keys),
     ("no watermark", "update", without_watermark),
-    ("having", "append", with_having),
     ("having", "update", with_having),
 ]
 
