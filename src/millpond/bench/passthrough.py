@@ -36,13 +36,14 @@ class Server:
     def __init__(self, data: Path, directory: Path) -> None:
         self.location = f"grpc+unix://{directory / 'flight.sock'}"
         command = [sys.executable, "-m", "millpond.bench.passthrough", str(data), self.location]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"the passthrough server did not start (exit code {self._process.wait()})")
 
     def stop(self) -> None:
-        self._process.terminate()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._process.wait()
 
 
@@ -134,9 +135,11 @@ class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def serve(data: Path, location: str) -> None:
+    """Until the process that started this one closes its end of the input, or is gone."""
     server = _HoldingServer(data, location)
     print("ready", flush=True)
-    server.serve()
+    sys.stdin.read()
+    server.shutdown()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,6 +98,8 @@ def _run(plan: Plan, json: Path | None) -> int:
     from millpond.bench.compare import compare
     from millpond.bench.display import Display
 
+    # The engines' processes are in sessions of their own and end with the block that watches them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
