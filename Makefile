@@ -15,10 +15,10 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	cd kernel && cargo fmt --check
-	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo clippy --release --all-targets -- -D warnings
+	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo clippy --all-targets -- -D warnings
 
 kernel-test: setup
-	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo test --release
+	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo test
 
 python-test: setup
 	.venv/bin/pytest
