@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from millpond.errors import InvalidQuery
+from millpond.spark.jvm import scala_object
 
 __all__ = ["Checkpoint", "offsets_digest", "open_checkpoint"]
 
@@ -28,9 +29,7 @@ def open_checkpoint(spark: SparkSession, location: str) -> Checkpoint:
     path = jvm.org.apache.hadoop.fs.Path(location)
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = path.getFileSystem(conf)
-    streams = getattr(jvm, "org.apache.spark.sql.execution.streaming.runtime.StreamMetadata$").__getattr__(
-        "MODULE$"
-    )
+    streams = scala_object(jvm, "org.apache.spark.sql.execution.streaming.runtime.StreamMetadata")
     metadata_path = jvm.org.apache.hadoop.fs.Path(path, "metadata")
     found = streams.read(metadata_path, conf)
     committed = _last_number(files, jvm.org.apache.hadoop.fs.Path(path, "commits"))

@@ -16,7 +16,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-__all__ = ["Catalyst", "JavaObject", "items", "kind", "plain_sql", "rebuild", "to_python_type"]
+__all__ = [
+    "Catalyst",
+    "JavaObject",
+    "items",
+    "java_class",
+    "kind",
+    "plain_sql",
+    "rebuild",
+    "scala_object",
+    "to_python_type",
+]
 
 JavaObject = Any
 """An object of the JVM, held through the gateway."""
@@ -62,6 +72,19 @@ def _last_name_part(qualified: str) -> str:
     return qualified[start:]
 
 
+def java_class(jvm: Any, path: str) -> Any:
+    """The class with this full name."""
+    found = jvm
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def scala_object(jvm: Any, path: str) -> JavaObject:
+    """The Scala object with this full name."""
+    return getattr(getattr(jvm, f"{path}$"), "MODULE$")
+
+
 class Catalyst:
     """Spark's plan classes, reached through one session's gateway."""
 
@@ -70,13 +93,10 @@ class Catalyst:
         self._gateway = session.sparkContext._gateway
 
     def _class(self, path: str) -> Any:
-        found = self._jvm
-        for part in path.split("."):
-            found = getattr(found, part)
-        return found
+        return java_class(self._jvm, path)
 
     def _object(self, path: str) -> JavaObject:
-        return getattr(getattr(self._jvm, f"{path}$"), "MODULE$")
+        return scala_object(self._jvm, path)
 
     @cached_property
     def _array_list(self) -> Any:

@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
+from millpond.spark.jvm import java_class, scala_object
 
 __all__ = ["BatchFunctionSink", "ConsoleSink", "FileSink", "MemorySink", "Sink", "WriterSink", "open_sink"]
 
@@ -54,7 +55,7 @@ class FileSink:
         partition_by: Sequence[str],
     ) -> None:
         jvm = spark._jvm
-        file_format = _java_class(jvm, _FILE_FORMATS[format_])()
+        file_format = java_class(jvm, _FILE_FORMATS[format_])()
         utils = jvm.org.apache.spark.api.python.PythonUtils
         columns = jvm.java.util.ArrayList()
         for column in partition_by:
@@ -62,7 +63,7 @@ class FileSink:
         settings = jvm.java.util.HashMap()
         for name, value in {**options, "path": path}.items():
             settings.put(name, value)
-        self._sink = _java_class(jvm, f"{_STREAMING}.sinks.FileStreamSink")(
+        self._sink = java_class(jvm, f"{_STREAMING}.sinks.FileStreamSink")(
             spark._jsparkSession, path, file_format, utils.toSeq(columns), utils.toScalaMap(settings)
         )
 
@@ -76,11 +77,11 @@ class MemorySink:
     def __init__(self, spark: SparkSession, name: str, frame: DataFrame, mode: OutputMode) -> None:
         jvm = spark._jvm
         self._truncate = mode == "complete"
-        self._sink = _java_class(jvm, f"{_STREAMING}.sources.MemorySink")()
-        types = getattr(jvm, "org.apache.spark.sql.catalyst.types.DataTypeUtils$")
-        output = types.__getattr__("MODULE$").toAttributes(frame._jdf.schema())
-        plan = _java_class(jvm, f"{_STREAMING}.sources.MemoryPlan")(self._sink, output)
-        dataset = getattr(jvm, "org.apache.spark.sql.classic.Dataset$").__getattr__("MODULE$")
+        self._sink = java_class(jvm, f"{_STREAMING}.sources.MemorySink")()
+        types = scala_object(jvm, "org.apache.spark.sql.catalyst.types.DataTypeUtils")
+        output = types.toAttributes(frame._jdf.schema())
+        plan = java_class(jvm, f"{_STREAMING}.sources.MemoryPlan")(self._sink, output)
+        dataset = scala_object(jvm, "org.apache.spark.sql.classic.Dataset")
         dataset.ofRows(spark._jsparkSession, plan).createOrReplaceTempView(name)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
@@ -160,10 +161,3 @@ def open_sink(
     if format_ == "console":
         return ConsoleSink(options)
     return WriterSink(format_, path, options, partition_by, mode, query_id)
-
-
-def _java_class(jvm: Any, name: str) -> Any:
-    found = jvm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
