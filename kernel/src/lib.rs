@@ -15,8 +15,10 @@ pub mod key;
 pub mod layout;
 pub mod lookup;
 pub mod merge;
+pub mod nexmark;
 pub mod pack;
 pub mod py;
+pub mod py_nexmark;
 pub mod py_store;
 mod raw;
 pub mod rows;
@@ -35,5 +37,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     py::register(module)?;
-    py_store::register(module)
+    py_store::register(module)?;
+    py_nexmark::register(module)
 }

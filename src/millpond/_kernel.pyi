@@ -144,3 +144,38 @@ class Store:
     def stats(self) -> dict[str, int]:
         """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
         false_positives, read_bytes."""
+
+@final
+class Nexmark:
+    """NEXMark's events, equal to Apache Beam's. An event follows from its number and the arguments alone."""
+
+    def __new__(
+        cls,
+        *,
+        events_per_second: int | None = None,
+        base_time_ms: int | None = None,
+        out_of_order_group: int | None = None,
+        hot_auction_ratio: int | None = None,
+        hot_seller_ratio: int | None = None,
+        hot_bidder_ratio: int | None = None,
+        hot_auction_interval: int | None = None,
+        hot_seller_interval: int | None = None,
+        hot_bidder_interval: int | None = None,
+        in_flight_auctions: int | None = None,
+        active_people: int | None = None,
+        person_bytes: int | None = None,
+        auction_bytes: int | None = None,
+        bid_bytes: int | None = None,
+    ) -> Nexmark:
+        """What is None is as in Beam. A ratio of n: one in n is not hot. The hot auction, seller and bidder change
+        with every `interval` new ids. Event times are apart by whole microseconds."""
+    def batch(
+        self, first: int, count: int, *, kinds: list[str] | None = None, columns: list[str] | None = None
+    ) -> pa.RecordBatch:
+        """The events at the places from `first` on: `event_type`, one struct each for `person`, `auction` and
+        `bid`, null where the event is of another kind, and `ts`. Events of other than the named kinds are left
+        out, so there may be fewer than `count`."""
+    def json_lines(self, first: int, count: int, *, kinds: list[str] | None = None) -> pa.RecordBatch:
+        """The same events as JSON objects, in one column `value`."""
+    def text_lines(self, first: int, count: int) -> bytes:
+        """The same events as lines, fields between bars, times in milliseconds since the epoch."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millpond.cli import bench
+from millpond.cli import bench, nexmark
 
 __all__ = ["app"]
 
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(nexmark.app, name="nexmark")
 
 
 @app.command()
