@@ -21,7 +21,7 @@ from millpond.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from millpond.spark.frame import StreamFrame
 
@@ -33,8 +33,17 @@ __all__ = [
     "InvalidQuery",
     "MillpondError",
     "Unavailable",
+    "register",
     "stream",
 ]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the generated streams known to a session: `nexmark`, `linear-road`, `cluster-monitoring`, `ysb` and
+    `readwrite`, for `spark.readStream.format(...)` and `spark.read.format(...)`."""
+    from millpond.workloads.sources import register as register_sources
+
+    register_sources(spark)
 
 
 def stream(frame: DataFrame | StreamFrame) -> StreamFrame:
