@@ -92,6 +92,26 @@ def kernel(
     raise typer.Exit(_run(plan, json))
 
 
+@app.command()
+def generator(
+    events: Annotated[int, typer.Option(min=1, help="Events of a run.")] = 4_000_000,
+    repeat: Repeat = 5,
+    json: JsonFile = None,
+) -> None:
+    """Make NEXMark's events: in the kernel on one core, and as a Spark source beside Parquet with the same rows."""
+    from millpond.bench import report
+    from millpond.bench.generator import GeneratorBench, run
+
+    console = Console()
+    entry = run(GeneratorBench(events=events, repeat=repeat), console.print)
+    for name, figures in entry["engines"].items():
+        console.print(f"{name:8}{figures['rows_per_s']:>14,.0f} events/s on {figures['cores']} core(s)")
+    console.print(f"source / parquet: {entry['source_to_parquet']}, same rows: {entry['results_equal']}")
+    if json is not None:
+        report.write(json, report.report(entry))
+    raise typer.Exit(0 if entry["results_equal"] else 1)
+
+
 def _run(plan: Plan, json: Path | None) -> int:
     """The exit code: 1 when an engine failed or results differ."""
     from millpond.bench import report
