@@ -21,7 +21,7 @@ kernel-test: setup
 	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo test
 
 python-test: setup
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2 --dist loadfile
 
 bench: setup
 	.venv/bin/millpond bench kernel --json bench-kernel.json

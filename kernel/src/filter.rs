@@ -87,7 +87,7 @@ impl Filter {
 
     #[inline]
     fn masks(hash: u64) -> [u64; 8] {
-        let mut bits = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut bits = spread(hash);
         let mut masks = [0; 8];
         for _ in 0..PROBES {
             masks[(bits >> 61) as usize] |= 1 << ((bits >> 55) & 63);
@@ -99,8 +99,22 @@ impl Filter {
     #[inline]
     pub fn insert(&mut self, hash: u64) {
         let line = self.line(hash);
-        for (word, mask) in self.lines[line].0.iter_mut().zip(Self::masks(hash)) {
-            *word |= mask;
+        let words = &mut self.lines[line].0;
+        let mut bits = spread(hash);
+        for _ in 0..PROBES {
+            words[(bits >> 61) as usize] |= 1 << ((bits >> 55) & 63);
+            bits = bits.rotate_left(9);
+        }
+    }
+
+    /// As `insert` of each, with the waits for memory overlapped.
+    pub fn insert_all(&mut self, hashes: &[u64]) {
+        const AHEAD: usize = 16;
+        for (at, hash) in hashes.iter().enumerate() {
+            if let Some(ahead) = hashes.get(at + AHEAD) {
+                self.prefetch(*ahead);
+            }
+            self.insert(*hash);
         }
     }
 
@@ -117,6 +131,11 @@ impl Filter {
     pub fn prefetch(&self, hash: u64) {
         prefetch(&self.lines, self.line(hash));
     }
+}
+
+#[inline]
+fn spread(hash: u64) -> u64 {
+    hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ pub struct RunWriter<'a> {
     shape: RowShape,
     start: u64,
     block: Vec<u8>,
-    block_rows: u32,
-    first_hash: u64,
+    /// Of the rows in the block, one each.
+    hashes: Vec<u64>,
     index: Vec<u8>,
     filter: Filter,
     footer: Footer,
@@ -48,8 +48,7 @@ impl<'a> RunWriter<'a> {
             shape,
             start,
             block: Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 4),
-            block_rows: 0,
-            first_hash: 0,
+            hashes: Vec::new(),
             index: Vec::new(),
             filter: Filter::with_room(max_rows),
             footer,
@@ -58,11 +57,8 @@ impl<'a> RunWriter<'a> {
 
     #[inline]
     pub fn push(&mut self, row: Row<'_>) -> Result<()> {
-        if self.block_rows == 0 {
-            self.first_hash = row.hash;
-        } else if self.block.len() >= BLOCK_BYTES && row.hash != self.footer.largest {
+        if self.block.len() >= BLOCK_BYTES && row.hash != self.footer.largest {
             self.close_block()?;
-            self.first_hash = row.hash;
         }
         if self.footer.rows == 0 {
             self.footer.smallest = row.hash;
@@ -70,8 +66,7 @@ impl<'a> RunWriter<'a> {
         self.footer.largest = row.hash;
         self.footer.rows += 1;
         self.footer.tombstones += u64::from(row.tombstone);
-        self.block_rows += 1;
-        self.filter.insert(row.hash);
+        self.hashes.push(row.hash);
         self.shape.write(row, &mut self.block);
         Ok(())
     }
@@ -80,21 +75,22 @@ impl<'a> RunWriter<'a> {
         let length = u32::try_from(self.block.len())
             .map_err(|_| Error::invalid("a group of more than 4 GiB can't be stored"))?;
         BlockEntry {
-            first_hash: self.first_hash,
+            first_hash: self.hashes.first().copied().unwrap_or_default(),
             offset: self.pack.offset() - self.start,
             length,
-            rows: self.block_rows,
+            rows: self.hashes.len() as u32,
             checksum: xxh3_64(&self.block),
         }
         .write_to(&mut self.index);
         self.pack.write(&self.block)?;
         self.block.clear();
-        self.block_rows = 0;
+        self.filter.insert_all(&self.hashes);
+        self.hashes.clear();
         Ok(())
     }
 
     pub fn finish(mut self) -> Result<RunExtent> {
-        if self.block_rows > 0 {
+        if !self.hashes.is_empty() {
             self.close_block()?;
         }
         self.footer.index_offset = self.pack.offset() - self.start;

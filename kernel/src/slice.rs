@@ -321,11 +321,11 @@ impl Slice {
         writer: &mut PackWriter,
     ) -> Result<Option<RunExtent>> {
         let has_runs = self.has_runs();
-        let dirty = self.table.dirty().iter().copied();
         // A deleted group that no run knows needs no mark.
-        let rows = self
-            .table
-            .sorted(dirty.filter(|id| has_runs || !self.table.is_tombstone(*id)));
+        let mut rows = self.table.sorted(self.table.dirty().iter().copied());
+        if !has_runs {
+            rows.retain(|(_, id)| !self.table.is_tombstone(*id));
+        }
         if rows.is_empty() {
             return Ok(None);
         }

@@ -507,9 +507,15 @@ impl Table {
     }
 
     /// The entries given, in the order of runs.
-    pub fn sorted(&self, ids: impl Iterator<Item = u32>) -> Vec<(u64, u32)> {
-        let items = ids.map(|id| (self.hash(id), id)).collect();
-        sort_by_hash(items, |a, b| self.key(a).cmp(self.key(b)))
+    pub fn sorted(&self, ids: impl Iterator<Item = u32> + Clone) -> Vec<(u64, u32)> {
+        let mut ahead = ids.clone().skip(FETCH_ENTRY);
+        let items = ids.map(|id| {
+            if let Some(ahead) = ahead.next() {
+                prefetch(&self.arena, ahead as usize * self.stride);
+            }
+            (self.hash(id), id)
+        });
+        sort_by_hash(items.collect(), |a, b| self.key(a).cmp(self.key(b)))
     }
 }
 

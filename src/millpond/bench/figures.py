@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
-__all__ = ["PERCENTILES", "above_floor", "percentiles", "rows_per_s"]
+__all__ = ["PERCENTILES", "above_floor", "medians", "percentiles", "rows_per_s"]
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
@@ -20,6 +21,12 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 def above_floor(batch_ms: Mapping[str, float], floor_ms: Mapping[str, float]) -> dict[str, float]:
     return {name: round(batch_ms[name] - floor_ms[name], 3) for name in PERCENTILES}
+
+
+def medians(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The middle value of each named part over all batches; a batch without it had none of it."""
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: round(statistics.median(each.get(name, 0.0) for each in parts), 3) for name in names}
 
 
 def rows_per_s(rows: int, total_ms: float) -> float:

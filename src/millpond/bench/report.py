@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millpond.bench.compare import Comparison, EngineRun
-from millpond.bench.figures import above_floor, percentiles, rows_per_s
+from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
 from millpond.bench.settings import BASELINES, ENGINE_SETTINGS, FLOOR
 
@@ -67,6 +67,7 @@ def _engine_entry(runs: list[EngineRun], warmup: int) -> dict[str, Any]:
     return {
         "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
         "batch_ms": percentiles(batch_ms),
+        "phases_ms": medians([batch.phases_ms for batch in batches]),
         "state_rows": last.measured.outcome.state_rows,
         "state_bytes": last.measured.outcome.state_bytes,
         "cpu_s": round(statistics.median(run.measured.cpu_s for run in runs), 2),

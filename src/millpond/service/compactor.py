@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from millpond.state.shard import OperatorShard
 from millpond.storage.manifest import RunRef
 
 __all__ = ["Compacted", "Compaction", "Compactor"]
+
+_NICENESS = 10
+"""About a tenth of a batch's claim to a core: merges take the time that batches leave, and never none at all."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Compactor:
             self._thread.join()
 
     def _run(self, decided: Sequence[Compaction]) -> None:
+        if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             for compaction in decided:
                 if self._stopping:
