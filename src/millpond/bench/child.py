@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.workload import StreamingWorkload, load
@@ -28,6 +29,8 @@ def main(path: Path) -> None:
                 from millpond.bench.contenders import run_kernel
 
                 outcome = run_kernel(job.workload, job)
+            case streaming if job.engine in FLINK_ENGINES:
+                outcome = _run_flink(job, streaming)
             case streaming:
                 spark = _session(job)
                 outcome = _run(spark, job, streaming)
@@ -38,6 +41,15 @@ def main(path: Path) -> None:
     # Only now: a state store that hangs while it closes must not cost the figures.
     if spark is not None:
         spark.stop()
+
+
+def _run_flink(job: Job, workload: StreamingWorkload) -> Outcome:
+    from millpond.bench.flink.run import run_flink
+
+    query = workload.flink_query()
+    if query is None:
+        return Outcome(error=f"not supported: {workload.name} is not written in Flink's SQL")
+    return run_flink(query, job)
 
 
 def _session(job: Job) -> SparkSession:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from millpond.bench.flink.query import FlinkQuery
 from millpond.bench.workload import StreamingWorkload
 
 if TYPE_CHECKING:
@@ -91,6 +92,28 @@ class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
         window = F.window("ts", f"{self.window_seconds} seconds", f"{self.slide_seconds} seconds")
         late = frame.withWatermark("ts", f"{self.watermark_seconds} seconds")
         return late.groupBy("key", window).agg(n, total)
+
+    def flink_query(self) -> FlinkQuery:
+        """With a window a row appears once, when the window closes, and all windows close at the end."""
+        figures = "COUNT(*) AS `n`, SUM(`value`) AS `total`"
+        if not self.window_seconds:
+            select = f"SELECT `key`, {figures} FROM `input` GROUP BY `key`"
+            return FlinkQuery(select=select, update=True, key_columns=self.key_columns)
+        windows = (
+            f"HOP(TABLE `input`, DESCRIPTOR(`event_time`), INTERVAL '{self.slide_seconds}' SECONDS, "
+            f"INTERVAL '{self.window_seconds}' SECONDS)"
+        )
+        bounds = (
+            "CAST(`window_start` AS TIMESTAMP(6)) AS `window.start`, "
+            "CAST(`window_end` AS TIMESTAMP(6)) AS `window.end`"
+        )
+        return FlinkQuery(
+            select=f"SELECT `key`, {bounds}, {figures} FROM {windows} GROUP BY `key`, `window_start`, `window_end`",
+            update=False,
+            key_columns=self.key_columns,
+            event_time="ts",
+            watermark_seconds=self.watermark_seconds,
+        )
 
 
 def small_windows(seed: int) -> Keyed:

@@ -1,6 +1,8 @@
-"""Spark settings: the ones all engines share, and those that make Spark's own state stores fast."""
+"""Settings: those of Spark that all its engines share, and those that make the peers fast."""
 
 from __future__ import annotations
+
+from millpond.bench.flink.settings import FLINK_SETTINGS
 
 __all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "session_settings"]
 
@@ -48,4 +50,5 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
     "spark-memory": {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider",
     },
+    **FLINK_SETTINGS,
 }

@@ -11,6 +11,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millpond.bench.flink.query import FlinkQuery
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -69,6 +71,10 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
     @abstractmethod
     def query(self, frame: DataFrame) -> DataFrame:
         """The query, of a streaming frame of Spark's or of Millpond's."""
+
+    def flink_query(self) -> FlinkQuery | None:
+        """The same query in Flink's SQL; None where its SQL can't express it."""
+        return None
 
     def prepare(self, directory: Path) -> Prepared:
         """The input as Parquet, and beside it the output rows that an engine without state sends back."""

@@ -26,7 +26,13 @@ class Engine(StrEnum):
     SPARK_ROCKSDB = "spark-rocksdb"
     SPARK_MEMORY = "spark-memory"
     PASSTHROUGH = "passthrough"
+    FLINK_ROCKSDB = "flink-rocksdb"
+    FLINK_HASHMAP = "flink-hashmap"
+    FLINK_FORST = "flink-forst"
 
+
+INSTALLED = (Engine.MILLPOND, Engine.SPARK_ROCKSDB, Engine.SPARK_MEMORY, Engine.PASSTHROUGH)
+"""What runs without fetching anything."""
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")]
@@ -43,7 +49,9 @@ def keyed(
         bool,
         typer.Option("--small", help="80 batches of 4,500 rows, 10,000 keys, sliding window of 20 s by 5 s."),
     ] = False,
-    engine: Annotated[list[Engine] | None, typer.Option(help="May be repeated; all by default.")] = None,
+    engine: Annotated[
+        list[Engine] | None, typer.Option(help="May be repeated; all but Flink's by default.")
+    ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
     time_limit: TimeLimit = 600,
@@ -62,7 +70,7 @@ def keyed(
         )
     plan = Plan(
         workload=workload,
-        engines=tuple(dict.fromkeys(str(chosen) for chosen in engine or Engine)),
+        engines=tuple(dict.fromkeys(str(chosen) for chosen in engine or INSTALLED)),
         repeat=repeat,
         warmup_batches=warmup,
         time_limit_s=time_limit,
@@ -112,6 +120,19 @@ def generator(
     raise typer.Exit(0 if entry["results_equal"] else 1)
 
 
+def _prepare_flink(plan: Plan, console: Console) -> None:
+    """Before anything is measured. Where it fails, the engine's entry says so and the others still run."""
+    from millpond.bench.flink.environment import FlinkUnavailable, ensure
+    from millpond.bench.flink.settings import FLINK_ENGINES
+
+    if not set(plan.engines) & set(FLINK_ENGINES):
+        return
+    try:
+        ensure(lambda text: console.print(text, markup=False, highlight=False))
+    except FlinkUnavailable as error:
+        console.print(str(error), style="red", markup=False)
+
+
 def _run(plan: Plan, json: Path | None) -> int:
     """The exit code: 1 when an engine failed or results differ."""
     from millpond.bench import report
@@ -123,6 +144,7 @@ def _run(plan: Plan, json: Path | None) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
+    _prepare_flink(plan, console)
     with Display(console) as display:
         comparison = compare(plan, display)
     entry = report.run_entry(comparison)
