@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,17 @@ def test_json_lines_parse_to_the_columns(registered: SparkSession, name: str) ->
     parsed = lines.select(F.from_json("value", columns.schema).alias("e")).select("e.*")
     assert lines.columns == ["value"]
     assert parsed.toArrow().to_pylist() == columns.toArrow().to_pylist()
+
+
+def test_millpond_keeps_state_over_a_generated_stream(registered: SparkSession, tmp_path: Path) -> None:
+    settings = options(4_000, eventsPerBatch=1_500, kinds="bid", columns="bid")
+    bids = nexmark.bids(registered.readStream.format("nexmark").options(**settings).load())
+    rows: list[tuple[int, list[Any]]] = []
+    counts = mp.stream(bids).groupBy("bidder").count()
+    writer = started(counts, tmp_path, rows).outputMode("update").trigger(availableNow=True)
+    writer.start().awaitTermination()
+    bidders = [bid["bidder"] for bid in Kernel().batch(0, 4_000, kinds=["bid"])["bid"].to_pylist()]
+    assert dict(pair for _, batch in rows for pair in batch) == Counter(bidders)
 
 
 def test_a_live_stream_holds_back_what_is_not_due(registered: SparkSession, tmp_path: Path) -> None:
