@@ -64,8 +64,9 @@ def _session(job: Job) -> SparkSession:
 
 
 def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
-    from millpond.bench.engines import running
+    from millpond.bench.engines import rehearse, running
 
+    rehearse(spark, job, workload)
     expected = load(Path(job.data)).batches
     with running(spark, job, workload) as query:
         query.awaitTermination()

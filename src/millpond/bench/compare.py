@@ -30,6 +30,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...]
     repeat: int
     warmup_batches: int
+    """The first batches of a run, left out of the figures."""
+    rehearsal_batches: int = 0
+    """Run once before, by the same processes."""
     time_limit_s: float
 
 
@@ -80,7 +83,7 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 directory.mkdir()
                 local = {"spark.local.dir": str(directory / "local")}
                 settings = shared | local | ENGINE_SETTINGS.get(engine, {})
-                job = Job(plan.workload, engine, str(data), str(directory), settings)
+                job = Job(plan.workload, engine, str(data), str(directory), settings, plan.rehearsal_batches)
                 measured = run_job(job, plan.time_limit_s, watcher.batches_done)
                 measured = _checked(measured, len(prepared.batches))
                 found = None if measured.outcome.error else results.add(engine, job.output)

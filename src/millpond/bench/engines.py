@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from millpond.bench.job import Job
 from millpond.bench.passthrough import Server, carrier
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["ENGINES", "running"]
+__all__ = ["ENGINES", "rehearse", "running"]
 
 ENGINES = ("millpond", "spark-rocksdb", "spark-memory", "passthrough")
 
@@ -45,6 +48,24 @@ def running(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Itera
                 server.stop()
         case other:
             raise ValueError(f"no engine {other!r}; there are {', '.join(ENGINES)}")
+
+
+def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None:
+    """Runs the query over the first batches and forgets it. A JVM interprets first and compiles what runs often:
+    without this, a run of a dozen batches is mostly that."""
+    if not job.rehearsal_batches:
+        return
+    directory = Path(job.directory, "rehearsal")
+    data = directory / "data"
+    (data / "input").mkdir(parents=True)
+    for path in sorted(Path(job.data, "input").iterdir())[: job.rehearsal_batches]:
+        (data / "input" / path.name).hardlink_to(path)
+    for name in ("output", "prepared.json"):
+        (data / name).symlink_to(Path(job.data, name))
+    rehearsal = msgspec.structs.replace(job, data=str(data), directory=str(directory))
+    with running(spark, rehearsal, workload) as query:
+        query.awaitTermination()
+    shutil.rmtree(directory)
 
 
 def _start(frame: Any, each_batch: Callable[[DataFrame, int], None], job: Job) -> StreamingQuery:

@@ -20,6 +20,8 @@ class Job(msgspec.Struct, frozen=True):
     data: str
     directory: str
     settings: dict[str, str]
+    rehearsal_batches: int = 0
+    """So many of the first batches are run once before the run that counts, so that the JVM has compiled its code."""
 
     @property
     def output(self) -> Path:

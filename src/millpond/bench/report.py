@@ -43,6 +43,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
     params = plan.workload.params() | {
         "batches": comparison.batches,
         "warmup_batches": plan.warmup_batches,
+        "rehearsal_batches": plan.rehearsal_batches,
         "repeat": plan.repeat,
         "time_limit_s": plan.time_limit_s,
         "settings": comparison.settings,

@@ -54,6 +54,10 @@ def keyed(
     ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
+    rehearse: Annotated[
+        int,
+        typer.Option(min=0, help="First batches run once beforehand, so that the JVM has compiled its code."),
+    ] = 8,
     time_limit: TimeLimit = 600,
     seed: Seed = 1,
     json: JsonFile = None,
@@ -73,6 +77,7 @@ def keyed(
         engines=tuple(dict.fromkeys(str(chosen) for chosen in engine or INSTALLED)),
         repeat=repeat,
         warmup_batches=warmup,
+        rehearsal_batches=rehearse,
         time_limit_s=time_limit,
     )
     raise typer.Exit(_run(plan, json))
