@@ -14,7 +14,7 @@ from typing import Any
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.types import DataType, _parse_datatype_json_string
+from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 __all__ = [
     "Catalyst",
@@ -239,6 +239,23 @@ class Catalyst:
 
     def frame(self, plan: JavaObject, session: SparkSession) -> ClassicDataFrame:
         return ClassicDataFrame(self._dataset.ofRows(session._jsparkSession, plan), session)
+
+    @cached_property
+    def _python_utils(self) -> Any:
+        return self._class("org.apache.spark.sql.api.python.PythonSQLUtils")
+
+    def frame_of_arrow(
+        self, batches: Iterable[bytes], schema: StructType, session: SparkSession
+    ) -> ClassicDataFrame:
+        """A frame of rows that the driver holds as Arrow messages. For small tables this is several times faster
+        than `createDataFrame`, whose way leads through a file."""
+        gathered = self._array_list()
+        for batch in batches:
+            gathered.add(batch)
+        rows = self._to_scala.asScala(gathered).iterator()
+        return ClassicDataFrame(
+            self._python_utils.toDataFrame(rows, schema.json(), session._jsparkSession), session
+        )
 
     def check_streaming(self, plan: JavaObject, output_mode: str) -> None:
         """Raises Spark's AnalysisException where Spark would not run the plan as a stream."""

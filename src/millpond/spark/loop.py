@@ -172,6 +172,7 @@ class BatchLoop:
                     saving = self._saver.submit(self._client.save, at)
                 with figures.timed("emit"):
                     emitted = emitted_frame(
+                        self._plan.catalyst,
                         batch.sparkSession,
                         self._client,
                         self._service.endpoint,

@@ -54,7 +54,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         source=source,
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
-        _catalyst=catalyst,
+        catalyst=catalyst,
         _uppers=tuple(
             _Upper.over(catalyst, operator, stage.above[: len(stage.above) - replaced])
             for operator, stage, replaced in zip(operators, found, window_nodes, strict=True)
@@ -71,17 +71,17 @@ class CutPlan:
     """Bottom up, at least one."""
     emitted_types: tuple[StructType, ...]
     """What each operator emits, as Spark's schema."""
-    _catalyst: Catalyst
+    catalyst: Catalyst
     _uppers: tuple[_Upper, ...]
     _inputs: tuple[JavaObject, ...]
 
     def above(self, i: int, emitted: DataFrame) -> DataFrame:
         """The plan above operator `i` over rows that it emitted, a batch frame with `emitted_types[i]`: the
         input columns of the next operator, or for the last one the rows for the sink."""
-        plan = self._uppers[i].over_rows(self._catalyst, emitted._jdf.queryExecution().analyzed())
+        plan = self._uppers[i].over_rows(self.catalyst, emitted._jdf.queryExecution().analyzed())
         if i + 1 < len(self.operators):
-            plan = self._catalyst.project(self._inputs[i + 1], plan)
-        return self._catalyst.frame(plan, emitted.sparkSession)
+            plan = self.catalyst.project(self._inputs[i + 1], plan)
+        return self.catalyst.frame(plan, emitted.sparkSession)
 
 
 @dataclass(frozen=True)
