@@ -1,0 +1,1 @@
+"""The queries by which the papers measure state, and the rest of NEXMark, each written once."""
