@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from millpond.bench.flink.environment import FLINK_VERSION
+
 __all__ = ["java_command", "java_version", "machine", "versions"]
 
 
@@ -29,6 +31,7 @@ def versions() -> dict[str, Any]:
         "pyspark": importlib.metadata.version("pyspark"),
         "pyarrow": importlib.metadata.version("pyarrow"),
         "java": java[1] if java else None,
+        "flink": FLINK_VERSION,
         "millpond": importlib.metadata.version("millpond"),
         "git_commit": _git_commit(),
     }

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from millpond.bench.flink.changelog import final_rows
 from millpond.bench.flink.environment import Environment, ensure
 from millpond.bench.flink.query import FlinkQuery, input_ddl
-from millpond.bench.flink.settings import HEAP
+from millpond.bench.flink.settings import JAVA_OPTIONS
 from millpond.bench.flink.timing import batch_times, read_samples
 from millpond.bench.job import Job, Outcome
 from millpond.bench.workload import load
@@ -59,7 +59,7 @@ def run_flink(query: FlinkQuery, job: Job) -> Outcome:
         timing=str(directory / "timing.json"),
     )
     (directory / "submission.json").write_bytes(msgspec.json.encode(submission))
-    _submit(environment, directory)
+    _submit(environment, directory, job.settings.get(JAVA_OPTIONS, ""))
     timing = msgspec.json.decode((directory / "timing.json").read_bytes(), type=_Timing)
     batches = batch_times(
         [batch.rows for batch in load(Path(job.data)).batches],
@@ -88,11 +88,11 @@ def _settings(job: Job, directory: Path) -> dict[str, str]:
     }
 
 
-def _submit(environment: Environment, directory: Path) -> None:
+def _submit(environment: Environment, directory: Path, java_options: str) -> None:
     variables = os.environ | {
         # PyFlink puts both of these on the command line of its JVM, Hadoop or not.
         "HADOOP_CLASSPATH": os.pathsep.join(str(path) for path in environment.classpath),
-        "JVM_ARGS": f"-Xmx{HEAP}",
+        "JVM_ARGS": java_options,
         "FLINK_LOG_DIR": str(directory),
     }
     # Another installation's distribution or configuration would take the place of this one's.

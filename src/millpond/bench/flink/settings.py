@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["FLINK_ENGINES", "FLINK_SETTINGS", "HEAP", "MANAGED_MEMORY"]
+__all__ = ["FLINK_ENGINES", "FLINK_SETTINGS", "JAVA_OPTIONS", "MANAGED_MEMORY"]
 
-HEAP = "4g"
-"""As much as Spark's driver gets."""
+JAVA_OPTIONS = "env.java.opts.all"
+"""For the one JVM that holds the client and the cluster."""
 MANAGED_MEMORY = "taskmanager.memory.managed.size"
 """What RocksDB and ForSt may hold in memory, shared by all slots, in bytes or with a unit (`256mb`)."""
 
 _SHARED = {
+    # As much heap as Spark's driver gets.
+    JAVA_OPTIONS: "-Xmx4g",
     MANAGED_MEMORY: "1gb",
     "execution.runtime-mode": "STREAMING",
     "execution.checkpointing.interval": "3s",

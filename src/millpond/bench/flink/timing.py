@@ -53,5 +53,7 @@ def batch_times(
 def _reached(points: Sequence[tuple[float, float]], share: float) -> float:
     """When a share had been handed on, between two samples in proportion."""
     after = bisect_left(points, share, key=lambda point: point[1])
+    if after == 0:
+        return points[0][0]
     (begin_ms, low), (end_ms, high) = points[after - 1], points[after]
     return begin_ms + (end_ms - begin_ms) * (share - low) / (high - low)
