@@ -27,6 +27,7 @@ SEED = 1
 FAR = datetime(2035, 1, 1, tzinfo=UTC)
 """When the sentinels happen: all other windows are closed by then, their own are not."""
 _numbers = itertools.count()
+_WINDOWS = Windows()
 
 
 def generated() -> dict[str, pa.Table]:
@@ -39,7 +40,7 @@ def generated() -> dict[str, pa.Table]:
         "auctions": _part(events, "auction"),
         "persons": _part(events, "person"),
         # Each vehicle reports every 10 s, so that windows of 30 s hold several of its reports.
-        "positions": pa.table(LinearRoad(rate=20, vehicles=200, highways=2, seed=SEED).batch(0, 800)),
+        "positions": pa.table(LinearRoad(rate=10, vehicles=100, highways=2, seed=SEED).batch(0, 400)),
         "tasks": pa.table(ClusterMonitoring(rate=50, jobs=40, seed=SEED).batch(0, 2_000)),
         "records": pa.table(ReadWrite(ids=300, padding_bytes=8, seed=SEED).batch(0, 2_000)),
         "ads": pa.table(Ysb(rate=100, seed=SEED).batch(0, 3_000)),
@@ -89,7 +90,9 @@ class Streams:
             rows[name] = pa.concat_tables([table, last])
         return Streams(spark, directory, rows)
 
-    def result(self, query: PaperQuery, *, streaming: bool, millpond: bool = False) -> Any:
+    def result(
+        self, query: PaperQuery, windows: Windows = _WINDOWS, *, streaming: bool, millpond: bool = False
+    ) -> Any:
         """The frame of a query over the streams, with the columns that it says it reads."""
         frames: dict[str, Any] = {}
         for name in query.streams:
@@ -101,17 +104,26 @@ class Streams:
             frame = frame.select(*query.columns.get(name, schema.names))
             frames[name] = mp.stream(frame) if millpond else frame
         tables = {name: self.spark.createDataFrame(make(SEED)) for name, make in query.tables.items()}
-        return query.plain({**frames, **tables}, Windows())
+        return query.plain({**frames, **tables}, windows)
 
-    def started(self, query: PaperQuery, *, millpond: bool = False) -> Run:
-        """The query under way over all that there is."""
+    def started(
+        self,
+        query: PaperQuery,
+        windows: Windows = _WINDOWS,
+        *,
+        millpond: bool = False,
+        until_now: bool = True,
+    ) -> Run:
+        """The query under way over all that there is, or, if not only until now, also over what is to come."""
         outputs: list[list[Any]] = []
 
         def take(frame: DataFrame, _: int) -> None:
             outputs.append(frame.collect())
 
-        frame = self.result(query, streaming=True, millpond=millpond)
-        writer = frame.writeStream.outputMode(query.mode).foreachBatch(take).trigger(availableNow=True)
+        frame = self.result(query, windows, streaming=True, millpond=millpond)
+        writer = frame.writeStream.outputMode(query.mode).foreachBatch(take)
+        if until_now:
+            writer = writer.trigger(availableNow=True)
         checkpoint = self.directory / f"checkpoint-{next(_numbers)}"
         running = writer.option("checkpointLocation", str(checkpoint)).start()
         return Run(query, running, outputs)

@@ -3,19 +3,26 @@ by name what it can't take yet."""
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from millpond.errors import InvalidQuery
 from millpond.workloads.queries.catalog import QUERIES
-from millpond.workloads.queries.query import PaperQuery
+from millpond.workloads.queries.query import PaperQuery, Windows
 from tests import query_answers
 from tests.oracle_run import configured
 from tests.query_streams import Streams, closed, in_order
+from tests.streams import write_batches
 
 NO_STATE = {"q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"}
 """Spark runs them alone; nothing is there for Millpond to keep."""
@@ -132,3 +139,46 @@ def test_millpond_says_which_operator_it_can_not_take(streams: Streams, name: st
 def test_millpond_says_that_there_is_no_state(streams: Streams, name: str) -> None:
     with pytest.raises(InvalidQuery, match="keeps no state"):
         streams.started(QUERIES[name], millpond=True)
+
+
+@pytest.mark.parametrize("millpond", [False, True], ids=["spark", "millpond"])
+def test_windows_by_the_clock_hold_every_bid_once(
+    spark: SparkSession, streams: Streams, tmp_path: Path, millpond: bool
+) -> None:
+    bids = streams.rows["bids"].slice(0, 500)
+    here = Streams(spark, tmp_path, {"bids": bids})
+    write_batches(tmp_path / "bids", [bids])
+    run = here.started(QUERIES["q12-time"], Windows(seconds=1), millpond=millpond, until_now=False)
+    try:
+        late = bids.slice(0, 1).set_column(1, "bidder", pa.array([-1]))
+        counted: Counter[int] = Counter()
+        # Windows close with the batches after them, so there are batches until the first one's bids are out.
+        deadline = time.monotonic() + 60
+        while counted.total() < bids.num_rows and time.monotonic() < deadline:
+            write_batches(tmp_path / "bids", [late])
+            run.running.processAllAvailable()
+            rows = [row for output in run.outputs for row in output]
+            assert all(row.window.end - row.window.start == timedelta(seconds=1) for row in rows)
+            counted = Counter()
+            for row in rows:
+                counted[row.bidder] += row.bids if row.bidder >= 0 else 0
+        assert counted == Counter(bids["bidder"].to_pylist())
+    finally:
+        run.running.stop()
+
+
+@pytest.mark.parametrize("name", ["q4", "q5", "q7", "q8", "q17", "cm1", "cm2", "lr2", "lr4", "ysb"])
+def test_windows_have_the_lengths_that_a_benchmark_gives(streams: Streams, name: str) -> None:
+    frame = streams.result(QUERIES[name], Windows(seconds=24, slide_seconds=8), streaming=False)
+    windows = sorted(row.window for row in frame.select("window").distinct().collect())
+    assert {window.end - window.start for window in windows} == {timedelta(seconds=24)}
+    assert {window.start.second % 8 for window in windows} <= {0, 4}
+    assert timedelta(seconds=8) in {b.start - a.start for a, b in itertools.pairwise(windows)}
+
+
+def test_sessions_end_after_the_gap_that_a_benchmark_gives(streams: Streams) -> None:
+    def sessions(windows: Windows) -> int:
+        return int(streams.result(QUERIES["q11"], windows, streaming=False).count())
+
+    bids = streams.rows["bids"].num_rows
+    assert sessions(Windows()) < sessions(Windows(seconds=1)) <= bids

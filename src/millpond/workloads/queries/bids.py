@@ -21,9 +21,9 @@ def _counted_by_auction(bids: DataFrame, windows: Windows) -> DataFrame:
     return timed(bids).groupBy(window, "auction").agg(F.count("*").alias("bids"))
 
 
-def _hottest(counts: DataFrame, of_all: Column) -> DataFrame:
-    """Auctions with the same number of bids are told apart by their id."""
-    return counts.groupBy("window").agg(of_all.alias("top")).select("window", "top.bids", "top.auction")
+def _hottest(counts: DataFrame, highest: Column) -> DataFrame:
+    """Of auctions with the same number of bids, the one with the highest id."""
+    return counts.groupBy("window").agg(highest.alias("top")).select("window", "top.bids", "top.auction")
 
 
 def _q5(streams: Mapping[str, DataFrame], windows: Windows) -> DataFrame:

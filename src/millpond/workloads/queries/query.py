@@ -24,7 +24,7 @@ class Windows:
 
 
 Form = Callable[["Mapping[str, DataFrame]", Windows], "DataFrame"]
-"""From the named streams, Spark's or Millpond's, to the result."""
+"""From the named streams, Spark's or Millpond's, and tables to the result."""
 
 
 @dataclass(frozen=True)

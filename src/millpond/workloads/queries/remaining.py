@@ -177,7 +177,7 @@ REMAINING: tuple[PaperQuery, ...] = (
     PaperQuery(
         name="q6",
         title="Average price of each seller's last ten auctions that closed in a window of 10 s; NEXMark has no "
-        "such window, but Spark has no row windows on streams, nor updates after a join",
+        "such window, but Spark puts one aggregate over another only in append mode, and has no row windows",
         origin="NEXMark",
         pattern="interval join + RMW + AAR",
         streams=("auctions", "bids"),
