@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.semantics.operator import OutputMode
+from millpond.spark.precombine import PrecombineSwitch
 from tests.oracle_data import Columns, Shape, schema_of, tables
 from tests.streams import read_stream, write_batches
 
@@ -119,20 +121,26 @@ def run_both(
             .start()
         )
     try:
-        query = (
-            mp.stream(frame)
-            .writeStream.outputMode(mode)
-            .foreachBatch(ours)
-            .option("checkpointLocation", str(scratch / f"millpond-{number}"))
-            .options(**options)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        # Batches reach the state in turn as rows and as what Spark combined of them.
+        with mock.patch.object(PrecombineSwitch, "note", _in_turn):
+            query = (
+                mp.stream(frame)
+                .writeStream.outputMode(mode)
+                .foreachBatch(ours)
+                .option("checkpointLocation", str(scratch / f"millpond-{number}"))
+                .options(**options)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
         oracle.awaitTermination()
     finally:
         oracle.stop()
     return ours, theirs
+
+
+def _in_turn(switch: PrecombineSwitch, _input_rows: int, _staged_rows: int) -> None:
+    switch.on = not switch.on
 
 
 def check(spark: SparkSession, frame: DataFrame, mode: OutputMode, scratch: Path, **options: str) -> Outputs:

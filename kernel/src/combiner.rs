@@ -4,6 +4,9 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_schema::DataType;
 
 use crate::aggregate::Partials;
 use crate::arena::Arena;
@@ -32,6 +35,8 @@ pub struct Combiner {
     shard_of_bucket: Vec<u32>,
     shards: usize,
     late_before: Option<i64>,
+    /// The column that says how many rows a row stands for.
+    weight: Option<usize>,
     rows: u64,
     late_rows: u64,
     groups: Groups,
@@ -85,10 +90,25 @@ impl Combiner {
             shard_of_bucket,
             shards: shard_starts.len(),
             late_before,
+            weight: None,
             rows: 0,
             late_rows: 0,
             chunk: Chunk::default(),
         })
+    }
+
+    /// For rows that were combined before: an int64 column says how many rows each stands for.
+    pub fn weighted_by(mut self, column: usize) -> Result<Self> {
+        let input = self.layout.input_schema();
+        match input.fields().get(column).map(|field| field.data_type()) {
+            Some(DataType::Int64) => {
+                self.weight = Some(column);
+                Ok(self)
+            }
+            _ => Err(Error::invalid(format!(
+                "the weight of rows must be an int64 column, which column {column} is not"
+            ))),
+        }
     }
 
     /// Rows pushed, late ones included.
@@ -117,8 +137,12 @@ impl Combiner {
 
     fn push_chunk(&mut self, batch: &RecordBatch) -> Result<()> {
         let chunk = &mut self.chunk;
-        self.rows += batch.num_rows() as u64;
-        self.late_rows += chunk.place(&self.layout, batch, self.late_before);
+        let weights = self
+            .weight
+            .map(|column| batch.column(column).as_primitive::<Int64Type>().values());
+        let weight = |row: usize| weights.map_or(1, |weights| weights[row].max(0) as u64);
+        self.rows += (0..batch.num_rows()).map(weight).sum::<u64>();
+        self.late_rows += chunk.place(&self.layout, batch, self.late_before, weight);
         chunk.keys.encode(&self.layout, batch)?;
         chunk.hashes.clear();
         let hashes = (0..batch.num_rows()).map(|row| hash_key(chunk.keys.get(row)));
@@ -183,7 +207,13 @@ impl Combiner {
 
 impl Chunk {
     /// Finds the slices of the rows and which of them stay; returns how many are late.
-    fn place(&mut self, layout: &Layout, batch: &RecordBatch, late_before: Option<i64>) -> u64 {
+    fn place(
+        &mut self,
+        layout: &Layout,
+        batch: &RecordBatch,
+        late_before: Option<i64>,
+        weight: impl Fn(usize) -> u64,
+    ) -> u64 {
         let mut late = 0;
         self.slices.clear();
         self.kept.clear();
@@ -195,7 +225,7 @@ impl Chunk {
                     slice
                 }
                 Placement::Late => {
-                    late += 1;
+                    late += weight(slices.len());
                     0
                 }
                 Placement::Nowhere => 0,

@@ -71,13 +71,19 @@ pub struct PyCombiner {
 #[pymethods]
 impl PyCombiner {
     #[new]
-    #[pyo3(signature = (layout, shard_starts, late_before_us=None))]
+    #[pyo3(signature = (layout, shard_starts, late_before_us=None, weight=None))]
     fn new(
         layout: &PyLayout,
         shard_starts: Vec<u32>,
         late_before_us: Option<i64>,
+        weight: Option<usize>,
     ) -> PyResult<Self> {
-        let combiner = Combiner::new(Arc::clone(&layout.layout), &shard_starts, late_before_us)?;
+        let layout = Arc::clone(&layout.layout);
+        let combiner = Combiner::new(layout, &shard_starts, late_before_us)?;
+        let combiner = match weight {
+            Some(column) => combiner.weighted_by(column)?,
+            None => combiner,
+        };
         Ok(Self { combiner })
     }
 

@@ -50,9 +50,16 @@ class Layout:
 class Combiner:
     """Encodes a task's rows, combines those of the same group while that pays, and sorts them out by shard."""
 
-    def __new__(cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None) -> Combiner:
+    def __new__(
+        cls,
+        layout: Layout,
+        shard_starts: list[int],
+        late_before_us: int | None = None,
+        weight: int | None = None,
+    ) -> Combiner:
         """`shard_starts`: the first bucket of each shard, the first being 0. Rows all of whose windows end at or
-        before `late_before_us` are counted as late and left out."""
+        before `late_before_us` are counted as late and left out. `weight`: an int64 column that says how many
+        rows each row stands for, where they were combined before."""
     def push(self, batch: pa.RecordBatch) -> None: ...
     def drain(self) -> list[tuple[int, pa.RecordBatch]]:
         """What was gathered since the last drain, as (shard, encoded rows)."""

@@ -7,7 +7,7 @@ use arrow_buffer::BooleanBuffer;
 use arrow_row::Rows;
 use arrow_schema::DataType;
 
-use super::{Aggregate, Aggregates, Cell, NULL, OVERFLOWED, Slot, VALUE, write};
+use super::{Aggregate, Aggregates, COUNT_OF, Cell, NULL, OVERFLOWED, Slot, VALUE, write};
 use crate::error::Result;
 
 /// Which rows of a batch count; `None`: all.
@@ -104,6 +104,12 @@ impl Aggregate {
         let column = |i: usize| batch.column(self.inputs[i]);
         let out = partials.fixed.as_mut_slice();
         match &self.slot {
+            Slot::Count { at } if self.op == COUNT_OF => {
+                let counts = column(0).as_primitive::<Int64Type>().values();
+                filtered.and_valid(column(0)).each(rows, |row| {
+                    write(out, row * stride + at, &counts[row].to_le_bytes());
+                });
+            }
             Slot::Count { at } => {
                 let counted = self
                     .inputs

@@ -95,6 +95,9 @@ impl Cell {
 
 const LENGTH_BYTES: usize = 4;
 
+/// A count whose input says how many rows a row stands for; kept as `count` is.
+const COUNT_OF: &str = "count_of";
+
 /// What an aggregate keeps, and where in the fixed part.
 #[derive(Debug)]
 pub enum Slot {
@@ -288,6 +291,14 @@ fn column_type<'a>(input: &'a Schema, position: usize, op: &str) -> Result<&'a D
 fn slot(at: usize, op: &str, types: &[&DataType]) -> Result<Slot> {
     if op == "count" {
         return Ok(Slot::Count { at });
+    }
+    if op == COUNT_OF {
+        return match types {
+            [DataType::Int64] => Ok(Slot::Count { at }),
+            _ => Err(Error::invalid(format!(
+                "{op} takes one input of type Int64"
+            ))),
+        };
     }
     if let "min_by" | "max_by" = op {
         let [value, order] = types else {

@@ -26,6 +26,7 @@ OutputMode = Literal["append", "update", "complete"]
 
 AggregateOp = Literal[
     "count",  # rows whose inputs are all non-null (no inputs: every row)              -> [int64]
+    "count_of",  # int64: rows that a row stands for, added up; kept as `count` is     -> [int64]
     "sum_int",  # int64, an overflow is an error                                       -> [int64]
     "sum_int_wrapping",  # int64, an overflow wraps around                             -> [int64]
     "sum_int_try",  # int64, an overflow makes the sum null                            -> [int64, bool is_empty]

@@ -19,6 +19,7 @@ __all__ = ["BUFFER_COUNTS", "Kept", "Part", "keep"]
 
 BUFFER_COUNTS: dict[AggregateOp, int] = {
     "count": 1,
+    "count_of": 1,
     "sum_int": 1,
     "sum_int_wrapping": 1,
     "sum_int_try": 2,

@@ -34,8 +34,10 @@ def ingest_task(
     spec: OperatorSpec,
     shard_starts: tuple[int, ...],
     late_before_us: int | None,
+    weight: int | None = None,
 ) -> Task:
-    """A `mapInArrow` function: combines the partition's rows, stages them, yields one receipt."""
+    """A `mapInArrow` function: combines the partition's rows, stages them, yields one receipt. `weight`: the column
+    that says how many rows each row stands for."""
     spec_bytes = encode(spec)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,7 +46,7 @@ def ingest_task(
         context = TaskContext.get()
         key = StageKey(at, operator, context.partitionId(), context.taskAttemptId())
         receipt = _ingest(
-            endpoint, key, decode(spec_bytes, OperatorSpec), shard_starts, late_before_us, batches
+            endpoint, key, decode(spec_bytes, OperatorSpec), shard_starts, late_before_us, weight, batches
         )
         yield pa.RecordBatch.from_pydict({"receipt": pa.array([encode(receipt)], pa.binary())})
 
@@ -57,11 +59,12 @@ def _ingest(
     spec: OperatorSpec,
     shard_starts: tuple[int, ...],
     late_before_us: int | None,
+    weight: int | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Receipt:
     layout = layout_of(spec)
     schema = spec.input_schema
-    combiner = Combiner(layout, list(shard_starts), late_before_us)
+    combiner = Combiner(layout, list(shard_starts), late_before_us, weight)
     staged = [0] * len(shard_starts)
     overflow: str | None = None
 

@@ -27,6 +27,7 @@ from millpond.spark.emit import emitted_frame
 from millpond.spark.figures import BatchFigures, FigureLog
 from millpond.spark.ingest import RECEIPT_SCHEMA, ingest_task, read_receipt
 from millpond.spark.plan import CutPlan
+from millpond.spark.precombine import PrecombineSwitch, combined
 from millpond.spark.sinks import Sink
 from millpond.spark.watermark import WatermarkReader
 from millpond.storage.collect import collect
@@ -75,6 +76,7 @@ class BatchLoop:
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="millpond-save")
         self._collector: threading.Thread | None = None
         self._last_size: tuple[int, int] | None = None
+        self._switches = [PrecombineSwitch() for _ in plan.operators]
         self._closing = threading.Lock()
         self._closed = False
         self.stopping = threading.Event()
@@ -224,6 +226,15 @@ class BatchLoop:
         self, frame: DataFrame, at: BatchTry, operator: int, before_us: int, size: int | None
     ) -> tuple[Receipt, ...]:
         spec = self._plan.operators[operator]
+        tasks = self._wanted_tasks(size)
+        if tasks is not None:
+            frame = frame.coalesce(tasks)
+        form = self._plan.precombined[operator]
+        switch = self._switches[operator]
+        weight = None
+        if form is not None and switch.on:
+            frame = combined(self._plan.catalyst, frame, form)
+            spec, weight = form.spec, form.weight
         task = ingest_task(
             self._service.endpoint,
             at,
@@ -231,11 +242,13 @@ class BatchLoop:
             spec,
             self._owner.shard_starts,
             before_us if spec.time is not None else None,
+            weight,
         )
-        tasks = self._wanted_tasks(size)
-        if tasks is not None:
-            frame = frame.coalesce(tasks)
         receipts = tuple(read_receipt(row[0]) for row in frame.mapInArrow(task, RECEIPT_SCHEMA).collect())
+        switch.note(
+            sum(receipt.input_rows for receipt in receipts),
+            sum(sum(receipt.staged_rows) for receipt in receipts),
+        )
         if size is not None:
             self._last_size = (size, sum(receipt.input_rows for receipt in receipts))
         overflow = next((receipt.overflow for receipt in receipts if receipt.overflow), None)

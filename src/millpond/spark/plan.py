@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import InternalError, InvalidQuery
 from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.semantics.precombine import Precombined, precombined
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import Operator, build_operator
 from millpond.spark.schemas import ArrowSettings
@@ -47,6 +48,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         build_operator(catalyst, stage.aggregate, f"aggregate-{i}", output_mode, arrow)
         for i, stage in enumerate(found)
     ]
+    ansi = session.conf.get("spark.sql.ansi.enabled") == "true"
     first = operators[0]
     source = catalyst.frame(catalyst.project(first.inputs, first.below), session)
     window_nodes = [*(operator.window_nodes for operator in operators[1:]), 0]
@@ -54,6 +56,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         source=source,
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
+        precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
         catalyst=catalyst,
         _uppers=tuple(
             _Upper.over(catalyst, operator, stage.above[: len(stage.above) - replaced])
@@ -71,6 +74,8 @@ class CutPlan:
     """Bottom up, at least one."""
     emitted_types: tuple[StructType, ...]
     """What each operator emits, as Spark's schema."""
+    precombined: tuple[Precombined | None, ...]
+    """The operators over rows that Spark combined first, where it can."""
     catalyst: Catalyst
     _uppers: tuple[_Upper, ...]
     _inputs: tuple[JavaObject, ...]
