@@ -96,7 +96,7 @@ def test_keyed_updates_groups_and_appends_windows() -> None:
     groups = Keyed(rows=10, keys=2, batch_rows=5).flink_query()
     assert (groups.update, groups.key_columns, groups.event_time) == (True, ("key",), None)
     windows = small_windows(1).flink_query()
-    assert (windows.update, windows.event_time, windows.watermark_seconds) == (False, "ts", 4)
+    assert (windows.update, windows.event_time, windows.watermark_seconds) == (False, "ts", 4 + 5)
     assert "INTERVAL '5' SECONDS, INTERVAL '20' SECONDS" in windows.select
 
 

@@ -17,7 +17,7 @@ from millpond.bench.job import Job, Outcome
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
 from millpond.bench.runner import Measured, run
-from millpond.bench.settings import ENGINE_SETTINGS, FLOOR, session_settings
+from millpond.bench.settings import FLOOR, engine_settings, session_settings
 from millpond.bench.workload import Prepared, StreamingWorkload
 
 __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
@@ -82,7 +82,7 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 directory = Path(scratch, f"{engine}-{attempt}")
                 directory.mkdir()
                 local = {"spark.local.dir": str(directory / "local")}
-                settings = shared | local | ENGINE_SETTINGS.get(engine, {})
+                settings = shared | local | engine_settings(engine, plan.workload)
                 job = Job(plan.workload, engine, str(data), str(directory), settings, plan.rehearsal_batches)
                 measured = run_job(job, plan.time_limit_s, watcher.batches_done)
                 measured = _checked(measured, len(prepared.batches))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.bench.flink.query import FlinkQuery
+from millpond.bench.flink.settings import MINI_BATCH_ROWS, NO_MINI_BATCHES
 from millpond.bench.workload import StreamingWorkload
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
         figures = "COUNT(*) AS `n`, SUM(`value`) AS `total`"
         if not self.window_seconds:
             select = f"SELECT `key`, {figures} FROM `input` GROUP BY `key`"
-            return FlinkQuery(select=select, update=True, key_columns=self.key_columns)
+            settings = NO_MINI_BATCHES if self.keys > MINI_BATCH_ROWS else {}
+            return FlinkQuery(select=select, update=True, key_columns=self.key_columns, settings=settings)
         windows = (
             f"HOP(TABLE `input`, DESCRIPTOR(`event_time`), INTERVAL '{self.slide_seconds}' SECONDS, "
             f"INTERVAL '{self.window_seconds}' SECONDS)"
@@ -112,7 +114,9 @@ class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
             update=False,
             key_columns=self.key_columns,
             event_time="ts",
-            watermark_seconds=self.watermark_seconds,
+            # Flink's watermark moves with every row, Spark's between batches: the rows of a batch, one slide wide
+            # and in no order, must not be late among themselves.
+            watermark_seconds=self.watermark_seconds + self.slide_seconds,
         )
 
 

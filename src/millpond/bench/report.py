@@ -14,7 +14,7 @@ from rich.table import Table
 from millpond.bench.compare import Comparison, EngineRun
 from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
-from millpond.bench.settings import BASELINES, ENGINE_SETTINGS, FLOOR
+from millpond.bench.settings import BASELINES, FLOOR, engine_settings
 
 __all__ = ["print_table", "report", "run_entry", "write"]
 
@@ -47,7 +47,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "repeat": plan.repeat,
         "time_limit_s": plan.time_limit_s,
         "settings": comparison.settings,
-        "engine_settings": {engine: ENGINE_SETTINGS.get(engine, {}) for engine in plan.engines},
+        "engine_settings": {engine: engine_settings(engine, plan.workload) for engine in plan.engines},
     }
     return {
         "workload": plan.workload.name,

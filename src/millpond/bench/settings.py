@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.bench.flink.settings import FLINK_SETTINGS
+from millpond.bench.flink.settings import FLINK_ENGINES, FLINK_SETTINGS
+from millpond.bench.workload import StreamingWorkload, Workload
 
-__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "session_settings"]
+__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "engine_settings", "session_settings"]
 
 FLOOR = "passthrough"
 """The engine without state."""
@@ -52,3 +53,12 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
     },
     **FLINK_SETTINGS,
 }
+
+
+def engine_settings(engine: str, workload: Workload) -> dict[str, str]:
+    """An engine's own settings for a workload; a report holds them."""
+    found = ENGINE_SETTINGS.get(engine, {})
+    if engine in FLINK_ENGINES and isinstance(workload, StreamingWorkload):
+        query = workload.flink_query()
+        return found | (query.settings if query else {})
+    return found

@@ -27,6 +27,8 @@ class FlinkQuery(msgspec.Struct, frozen=True, kw_only=True):
     event_time: str | None = None
     """The column of the files that event time is taken from."""
     watermark_seconds: int = 4
+    settings: dict[str, str] = {}
+    """What suits this query better than the engine's settings."""
 
     def __post_init__(self) -> None:
         if self.update and not self.key_columns:

@@ -45,21 +45,12 @@ def run_flink(query: FlinkQuery, job: Job) -> Outcome:
     """Runs to the end of the files. What is timed: see `submit.py` and `timing.py`."""
     environment = ensure(lambda text: print(text, flush=True))
     directory = Path(job.directory, "flink")
-    for name in ("temporary", "result"):
-        (directory / name).mkdir(parents=True)
-    files = Path(job.data, "input")
-    schema = pq.read_schema(min(files.glob("*.parquet")))
-    submission = _Submission(
-        settings=_settings(job, directory),
-        input_ddl=input_ddl(query, schema, files),
-        select=query.select,
-        update=query.update,
-        key_columns=query.key_columns,
-        output=(directory / "result").as_uri(),
-        timing=str(directory / "timing.json"),
-    )
-    (directory / "submission.json").write_bytes(msgspec.json.encode(submission))
-    _submit(environment, directory, job.settings.get(JAVA_OPTIONS, ""))
+    files = sorted(Path(job.data, "input").glob("*.parquet"))
+    submissions = [_prepare(query, job, directory, files)]
+    if job.rehearsal_batches:
+        rehearsed = files[: job.rehearsal_batches]
+        submissions.insert(0, _prepare(query, job, Path(job.directory, "rehearsal"), rehearsed))
+    _submit(environment, directory, submissions, job.settings.get(JAVA_OPTIONS, ""))
     timing = msgspec.json.decode((directory / "timing.json").read_bytes(), type=_Timing)
     batches = batch_times(
         [batch.rows for batch in load(Path(job.data)).batches],
@@ -72,6 +63,26 @@ def run_flink(query: FlinkQuery, job: Job) -> Outcome:
     output.mkdir(parents=True)
     pq.write_table(rows, output / "rows.parquet", compression="none", use_dictionary=False)
     return Outcome(batches=batches)
+
+
+def _prepare(query: FlinkQuery, job: Job, directory: Path, files: list[Path]) -> Path:
+    """A submission in a directory of its own, over links to the files."""
+    for name in ("temporary", "result", "input"):
+        (directory / name).mkdir(parents=True)
+    for path in files:
+        (directory / "input" / path.name).hardlink_to(path)
+    submission = _Submission(
+        settings=_settings(job, directory),
+        input_ddl=input_ddl(query, pq.read_schema(files[0]), directory / "input"),
+        select=query.select,
+        update=query.update,
+        key_columns=query.key_columns,
+        output=(directory / "result").as_uri(),
+        timing=str(directory / "timing.json"),
+    )
+    path = directory / "submission.json"
+    path.write_bytes(msgspec.json.encode(submission))
+    return path
 
 
 def _settings(job: Job, directory: Path) -> dict[str, str]:
@@ -88,7 +99,7 @@ def _settings(job: Job, directory: Path) -> dict[str, str]:
     }
 
 
-def _submit(environment: Environment, directory: Path, java_options: str) -> None:
+def _submit(environment: Environment, directory: Path, submissions: list[Path], java_options: str) -> None:
     variables = os.environ | {
         # PyFlink puts both of these on the command line of its JVM, Hadoop or not.
         "HADOOP_CLASSPATH": os.pathsep.join(str(path) for path in environment.classpath),
@@ -98,7 +109,7 @@ def _submit(environment: Environment, directory: Path, java_options: str) -> Non
     # Another installation's distribution or configuration would take the place of this one's.
     for name in ("FLINK_HOME", "FLINK_CONF_DIR", "FLINK_ENV_JAVA_OPTS", "PYTHONPATH", "PYTHONHOME"):
         variables.pop(name, None)
-    command = [str(environment.python), str(SUBMIT), str(directory / "submission.json")]
+    command = [str(environment.python), str(SUBMIT), *(str(path) for path in submissions)]
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["FLINK_ENGINES", "FLINK_SETTINGS", "JAVA_OPTIONS", "MANAGED_MEMORY"]
+__all__ = [
+    "FLINK_ENGINES",
+    "FLINK_SETTINGS",
+    "JAVA_OPTIONS",
+    "MANAGED_MEMORY",
+    "MINI_BATCH_ROWS",
+    "NO_MINI_BATCHES",
+]
 
 JAVA_OPTIONS = "env.java.opts.all"
 """For the one JVM that holds the client and the cluster."""
@@ -19,18 +26,23 @@ _SHARED = {
     "pipeline.object-reuse": "true",
     "table.local-time-zone": "UTC",
 }
+MINI_BATCH_ROWS = 5_000
 _MINI_BATCHES = {
     "table.exec.mini-batch.enabled": "true",
     "table.exec.mini-batch.allow-latency": "1s",
-    "table.exec.mini-batch.size": "50000",
+    "table.exec.mini-batch.size": str(MINI_BATCH_ROWS),
     "table.optimizer.agg-phase-strategy": "TWO_PHASE",
 }
+NO_MINI_BATCHES = {"table.exec.mini-batch.enabled": "false"}
+"""For queries whose rows rarely share a key: holding them back costs and combines nothing."""
 
 FLINK_SETTINGS: dict[str, dict[str, str]] = {
     "flink-rocksdb": _SHARED
     | _MINI_BATCHES
     | {
         "state.backend.type": "rocksdb",
+        "state.backend.rocksdb.use-bloom-filter": "true",
+        "state.backend.rocksdb.compression.per.level": "NO_COMPRESSION",
         "execution.checkpointing.incremental": "true",
     },
     "flink-hashmap": _SHARED | _MINI_BATCHES | {"state.backend.type": "hashmap"},
@@ -38,6 +50,8 @@ FLINK_SETTINGS: dict[str, dict[str, str]] = {
     | _MINI_BATCHES
     | {
         "state.backend.type": "forst",
+        "state.backend.forst.use-bloom-filter": "true",
+        "state.backend.forst.compression.per.level": "NO_COMPRESSION",
         "execution.checkpointing.incremental": "true",
     },
 }

@@ -1,8 +1,9 @@
-"""Runs one query in Flink: `python submit.py SUBMISSION.json`, with the Python of Flink's environment.
+"""Runs queries in Flink: `python submit.py SUBMISSION.json...`, with the Python of Flink's environment.
 
 Nothing of Millpond is installed there, so this file imports the standard library and PyFlink only. The cluster is
-inside the JVM that PyFlink starts. What is timed is the job alone, from its initialisation in the cluster to its
-end with the last checkpoint committed (Flink's net runtime): starting JVM and cluster and planning come before it.
+inside the JVM that PyFlink starts; several submissions, a rehearsal and the run that counts, share that JVM. What is
+timed is the job alone, from its initialisation in the cluster to its end with the last checkpoint committed (Flink's
+net runtime): starting JVM and cluster and planning the query come before it.
 """
 
 from __future__ import annotations
@@ -72,4 +73,5 @@ def result_ddl(columns: list[tuple[str, str]], keys: list[str], output: str) -> 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for submission in sys.argv[1:]:
+        main(Path(submission))
