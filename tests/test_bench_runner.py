@@ -14,6 +14,7 @@ from millpond.bench.job import Job
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
 from millpond.bench.measure import ProcessTree
+from millpond.bench.papers import Paper
 from millpond.bench.runner import run
 from millpond.bench.settings import session_settings
 from millpond.bench.workload import Prepared
@@ -116,3 +117,21 @@ def test_engines_on_spark_run_every_batch() -> None:
         assert len(each.measured.outcome.batches) == 3
         assert each.measured.cpu_s > 0
         assert each.measured.peak_memory_bytes > 100 << 20
+
+
+def test_engines_agree_on_a_query_of_the_papers() -> None:
+    workload = Paper(query_name="q12", size="small", events=2_000, batch_events=1_000)
+    plan = Plan(
+        workload=workload,
+        engines=("passthrough", "spark-memory", "millpond"),
+        repeat=1,
+        warmup_batches=1,
+        rehearsal_batches=1,
+        time_limit_s=300,
+    )
+    comparison = compare(plan, Quiet())
+    # The floor sends back what another engine put out.
+    assert [each.engine for each in comparison.runs] == ["spark-memory", "passthrough", "millpond"]
+    assert [each.measured.outcome.error for each in comparison.runs] == [None, None, None]
+    assert comparison.difference is None
+    assert comparison.runs[0].digest == comparison.runs[2].digest

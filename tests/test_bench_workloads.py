@@ -1,26 +1,27 @@
-"""Generated data: the same for a seed, as many output rows as the query has, no late rows."""
+"""Generated data: the same for a seed, dealt out to batches, with no late rows and all windows closed at the end."""
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed, small_windows
+from millpond.bench.papers import CLOSING_BATCHES, Paper
 
 
-def test_rows_are_dealt_out_to_batches_and_outputs_are_distinct_keys() -> None:
-    batches = list(Keyed(rows=250, keys=40, batch_rows=100).batches())
-    assert [rows.num_rows for rows, _ in batches] == [100, 100, 50]
-    for rows, output in batches:
-        assert output.num_rows == len(set(rows["key"].to_pylist()))
-        assert sum(output["n"].to_pylist()) == rows.num_rows
-        assert sum(output["total"].to_pylist()) == sum(rows["value"].to_pylist())
+def test_rows_are_dealt_out_to_batches() -> None:
+    batches = [tables["input"] for tables in Keyed(rows=250, keys=40, batch_rows=100).inputs()]
+    assert [rows.num_rows for rows in batches] == [100, 100, 50]
+    assert len(set(pa.concat_tables(batches)["key"].to_pylist())) == 40
 
 
 def test_a_seed_gives_the_same_data_again_and_another_seed_other_data() -> None:
     def first(seed: int) -> object:
-        return next(iter(Keyed(rows=100, keys=1_000, batch_rows=100, seed=seed).batches()))[0].to_pylist()
+        return next(iter(Keyed(rows=100, keys=1_000, batch_rows=100, seed=seed).inputs()))[
+            "input"
+        ].to_pylist()
 
     assert first(3) == first(3)
     assert first(3) != first(4)
@@ -28,30 +29,33 @@ def test_a_seed_gives_the_same_data_again_and_another_seed_other_data() -> None:
 
 def test_small_windows_expire_and_no_row_is_late() -> None:
     workload = small_windows(seed=1)
-    watermark_us: int | None = None
-    first_end_us: int | None = None
-    for rows, output in workload.batches():
-        times = rows["ts"].cast("int64").to_numpy()
-        if watermark_us is not None:
-            assert times.min() > watermark_us
+    batches = [tables["input"]["ts"].cast("int64").to_numpy() for tables in workload.inputs()]
+    watermark_us = 0
+    for times in batches:
+        assert times.min() > watermark_us
         watermark_us = int(times.max()) - workload.watermark_seconds * 1_000_000
-        ends = output["window"].combine_chunks().field("end").cast("int64").to_numpy()
-        first_end_us = first_end_us or int(ends.min())
-        assert ends.min() > times.min()
-    assert first_end_us is not None
-    assert watermark_us is not None
-    assert watermark_us > first_end_us
+    assert watermark_us > batches[0].min() + workload.window_seconds * 1_000_000
 
 
-def test_each_row_stands_in_every_window_that_holds_its_time() -> None:
-    rows, output = next(iter(small_windows(seed=1).batches()))
-    expected = set()
-    for key, ts in zip(rows["key"].to_pylist(), rows["ts"].cast("int64").to_pylist(), strict=True):
-        newest = ts // 5_000_000 * 5_000_000
-        expected |= {(key, newest - back * 5_000_000) for back in range(4)}
-    starts = output["window"].combine_chunks().field("start").cast("int64").to_pylist()
-    assert set(zip(output["key"].to_pylist(), starts, strict=True)) == expected
-    assert output.num_rows == len(expected)
+def test_a_query_reads_its_streams_and_ends_with_rows_that_close_its_windows() -> None:
+    workload = Paper(query_name="q8", size="small", events=5_000, batch_events=2_000)
+    batches = list(workload.inputs())
+    assert len(batches) == 3 + CLOSING_BATCHES
+    assert {name for tables in batches for name in tables} == {"persons", "auctions"}
+    # One event in fifty is a person, three are auctions.
+    assert [tables["persons"].num_rows for tables in batches[:3]] == [40, 40, 20]
+    assert [tables["auctions"].num_rows for tables in batches[:3]] == [120, 120, 60]
+    times = [tables["persons"]["ts"].to_pylist() for tables in batches]
+    assert max(times[2]) < min(times[3])
+    assert times[3] == times[4] == times[5], "closing rows must not close each other's windows"
+
+
+def test_large_spreads_bids_over_many_more_bidders_than_small() -> None:
+    def bidders(size: str) -> int:
+        workload = Paper(query_name="q12", size=size, events=50_000, batch_events=50_000)  # type: ignore[arg-type]
+        return len(set(next(iter(workload.inputs()))["bids"]["bidder"].to_pylist()))
+
+    assert bidders("large") > 5 * bidders("small")
 
 
 @pytest.mark.parametrize("keys", [1_000, 1_024, 1_025])

@@ -62,11 +62,11 @@ def test_combined_rows_give_the_same_state_and_counts() -> None:
     )
     form = precombined(operator(*AGGREGATES), ansi=True)
     assert form is not None
-    assert form.spec.input_schema.names == ["k0", "c2", "p0", "p1", "p2", "p3", "rows"]
+    assert form.spec.input_schema.names == ["k0", "time", "p0", "p1", "p2", "p3", "rows"]
     combined = pa.RecordBatch.from_pydict(
         {
             "k0": ["a", "b", "late", "nowhere"],
-            "c2": [21, 29, -3, None],
+            "time": [21, 29, -3, None],
             "p0": [3, 1, 2, 1],
             "p1": [1, 0, 2, 1],
             "p2": [3, 4, 10, 6],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +16,10 @@ from millpond.bench.digest import differences, digest, last_rows
 from millpond.bench.job import Job, Outcome
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
+from millpond.bench.papers import Paper
 from millpond.bench.runner import Measured, run
-from millpond.bench.settings import FLOOR, engine_settings, session_settings
-from millpond.bench.workload import Prepared, StreamingWorkload
+from millpond.bench.settings import FLOOR, KEEPS_BATCHES, engine_settings, session_settings
+from millpond.bench.workload import Prepared, StreamingWorkload, Workload, has_outputs, keep_outputs
 
 __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 
@@ -26,7 +27,7 @@ __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared."""
 
-    workload: Keyed | KernelMerge
+    workload: Keyed | KernelMerge | Paper
     engines: tuple[str, ...]
     repeat: int
     warmup_batches: int
@@ -34,6 +35,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rehearsal_batches: int = 0
     """Run once before, by the same processes."""
     time_limit_s: float
+    memory_bytes: int | None = None
+    """What the store of each engine may hold in memory; None: as much as the engine takes by itself."""
+    partitions: int | None = None
+    """Shuffle partitions and shards; None: as many as cores."""
 
 
 class EngineRun(msgspec.Struct, frozen=True):
@@ -73,24 +78,40 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
         prepared = plan.workload.prepare(data)
         watcher.prepared(plan.repeat * len(plan.engines), prepared)
         cores = len(os.sched_getaffinity(0))
-        shared = session_settings(cores) if isinstance(plan.workload, StreamingWorkload) else {}
-        results = _Results(plan.workload.key_columns)
+        shared = (
+            session_settings(cores, plan.partitions) if isinstance(plan.workload, StreamingWorkload) else {}
+        )
+        results = _Results(plan.workload)
         runs: list[EngineRun] = []
         for attempt in range(plan.repeat):
-            for engine in plan.engines:
+            for engine in _floor_second(plan.engines):
                 watcher.started(engine)
                 directory = Path(scratch, f"{engine}-{attempt}")
                 directory.mkdir()
                 local = {"spark.local.dir": str(directory / "local")}
-                settings = shared | local | engine_settings(engine, plan.workload)
+                settings = shared | local | engine_settings(engine, plan.workload, plan.memory_bytes)
                 job = Job(plan.workload, engine, str(data), str(directory), settings, plan.rehearsal_batches)
                 measured = run_job(job, plan.time_limit_s, watcher.batches_done)
                 measured = _checked(measured, len(prepared.batches))
                 found = None if measured.outcome.error else results.add(engine, job.output)
+                if (
+                    found is not None
+                    and FLOOR in plan.engines
+                    and engine in KEEPS_BATCHES
+                    and not has_outputs(data)
+                ):
+                    keep_outputs(data, job.output)
                 runs.append(EngineRun(engine, measured, found))
                 watcher.ended(runs[-1])
                 shutil.rmtree(directory, ignore_errors=True)
-        return Comparison(plan, len(prepared.batches), shared, tuple(runs), results.difference)
+        measured_batches = len(prepared.batches) - prepared.closing_batches
+        return Comparison(plan, measured_batches, shared, tuple(runs), results.difference)
+
+
+def _floor_second(engines: tuple[str, ...]) -> list[str]:
+    """The floor sends back what another engine put out, so one of them runs before it."""
+    others = [engine for engine in engines if engine != FLOOR]
+    return [*others[:1], FLOOR, *others[1:]] if FLOOR in engines else others
 
 
 def _checked(measured: Measured, batches: int) -> Measured:
@@ -103,13 +124,14 @@ def _checked(measured: Measured, batches: int) -> Measured:
 class _Results:
     """Digests of outputs, and the rows of the first engine with state for the others to be held against."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = keys
+    def __init__(self, workload: Workload) -> None:
+        self._keys = workload.key_columns
+        self._complete = isinstance(workload, StreamingWorkload) and workload.mode == "complete"
         self._reference: tuple[str, str, pa.Table] | None = None
         self.difference: str | None = None
 
     def add(self, engine: str, output: Path) -> str:
-        rows = last_rows(output, self._keys)
+        rows = last_rows(output, self._keys, only_last_batch=self._complete)
         found = digest(rows)
         if engine == FLOOR:
             return found

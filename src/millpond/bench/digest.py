@@ -16,15 +16,18 @@ import pyarrow.parquet as pq
 __all__ = ["differences", "digest", "last_rows"]
 
 
-def last_rows(output: Path, keys: Sequence[str]) -> pa.Table:
-    """The last row of each key over the batches under `output`, in the order of the keys."""
+def last_rows(output: Path, keys: Sequence[str], *, only_last_batch: bool = False) -> pa.Table:
+    """The last row of each key over the batches under `output`, in the order of the keys; without keys every row, in
+    the order of all columns. `only_last_batch`: each batch is the whole result."""
+    directories = sorted(output.glob("batch=*"), key=lambda path: int(path.name.partition("=")[2]))
     tables = []
-    for directory in sorted(output.glob("batch=*"), key=lambda path: int(path.name.partition("=")[2])):
+    for directory in directories[-1:] if only_last_batch else directories:
         # Spark keeps its own schema in the files' metadata; only names and types count here.
         tables += [_flat(pq.ParquetFile(file).read()) for file in sorted(directory.glob("*.parquet"))]
     if not tables:
         return pa.table({})
-    return _last(pa.concat_tables(tables), keys)
+    rows = pa.concat_tables(tables)
+    return _last(rows, keys) if keys else rows.sort_by([(name, "ascending") for name in rows.column_names])
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -66,7 +69,9 @@ def _values(array: pa.Array) -> list[bytes]:
 
 
 def differences(left: pa.Table, right: pa.Table, keys: Sequence[str], limit: int = 5) -> pa.Table:
-    """The first rows in which two results differ: keys, then each other column of both sides."""
+    """The first rows in which two results differ: keys, then each other column of both sides. Without keys, rows that
+    only one side has."""
+    keys = keys or left.column_names
     if left.schema != right.schema:
         return pa.table({"left": [left.schema.to_string()], "right": [right.schema.to_string()]})
     others = [name for name in left.column_names if name not in keys]

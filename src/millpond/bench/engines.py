@@ -12,42 +12,70 @@ import msgspec
 
 from millpond.bench.job import Job
 from millpond.bench.passthrough import Server, carrier
-from millpond.bench.workload import StreamingWorkload, load
+from millpond.bench.workload import (
+    OUTPUT,
+    PREPARED,
+    Mode,
+    StreamingWorkload,
+    has_outputs,
+    load,
+    stream_directory,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.types import StructType
 
 __all__ = ["ENGINES", "rehearse", "running"]
 
-ENGINES = ("millpond", "spark-rocksdb", "spark-memory", "passthrough")
+ENGINES = ("millpond", "spark-rocksdb", "spark-rocksdb-default", "spark-memory", "passthrough")
+Sink = Callable[["DataFrame", int], None]
 
 
 @contextmanager
 def running(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Iterator[StreamingQuery]:
     """The started query; what the engine needs beside it ends with the block."""
-    files = str(Path(job.data, "input"))
-    schema = spark.read.parquet(files).schema
-    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(files)
+    frames = {stream: _read(spark, stream_directory(Path(job.data), stream)) for stream in workload.streams}
+    tables = workload.tables(spark)
     sink = _arrow_sink(job.output)
-    query = workload.query
     match job.engine:
-        case "spark-rocksdb" | "spark-memory":
-            yield _start(query(frame), sink, job)
+        case "spark-rocksdb" | "spark-rocksdb-default" | "spark-memory":
+            yield _start(workload.query(frames | tables), sink, job, workload.mode)
         case "millpond":
             import millpond as mp
 
-            yield _start(query(mp.stream(frame)), sink, job)
+            kept = {stream: mp.stream(frame) for stream, frame in frames.items()}
+            shards = {"shards": job.settings["spark.sql.shuffle.partitions"]}
+            yield _start(workload.query(kept | tables, own=True), sink, job, workload.mode, **shards)
         case "passthrough":
-            server = Server(Path(job.data), Path(job.directory))
-            output_schema = query(frame).schema.simpleString().removeprefix("struct<").removesuffix(">")
-            one_batch = carrier(server, load(Path(job.data)), frame.columns, output_schema, sink)
-            try:
-                yield _start(frame, one_batch, job)
-            finally:
-                server.stop()
+            yield from _floor(job, workload, frames, workload.query(frames | tables).schema, sink)
         case other:
             raise ValueError(f"no engine {other!r}; there are {', '.join(ENGINES)}")
+
+
+def _read(spark: SparkSession, files: Path) -> DataFrame:
+    schema = spark.read.parquet(str(files)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(files))
+
+
+def _floor(
+    job: Job, workload: StreamingWorkload, frames: dict[str, DataFrame], schema: StructType, sink: Sink
+) -> Iterator[StreamingQuery]:
+    if len(frames) != 1:
+        raise ValueError(
+            f"not supported: the floor takes one stream, {workload.name} reads {', '.join(frames)}"
+        )
+    data = Path(job.data)
+    if not has_outputs(data):
+        raise ValueError("the floor sends back what an engine with state put out, and none has finished yet")
+    (frame,) = frames.values()
+    server = Server(data, Path(job.directory))
+    columns = schema.simpleString().removeprefix("struct<").removesuffix(">")
+    try:
+        yield _start(frame, carrier(server, load(data), frame.columns, columns, sink), job, "append")
+    finally:
+        server.stop()
 
 
 def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None:
@@ -57,10 +85,12 @@ def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None
         return
     directory = Path(job.directory, "rehearsal")
     data = directory / "data"
-    (data / "input").mkdir(parents=True)
-    for path in sorted(Path(job.data, "input").iterdir())[: job.rehearsal_batches]:
-        (data / "input" / path.name).hardlink_to(path)
-    for name in ("output", "prepared.json"):
+    for stream in workload.streams:
+        files = stream_directory(data, stream)
+        files.mkdir(parents=True)
+        for path in sorted(stream_directory(Path(job.data), stream).iterdir())[: job.rehearsal_batches]:
+            (files / path.name).hardlink_to(path)
+    for name in (OUTPUT, PREPARED):
         (data / name).symlink_to(Path(job.data, name))
     rehearsal = msgspec.structs.replace(job, data=str(data), directory=str(directory))
     with running(spark, rehearsal, workload) as query:
@@ -68,14 +98,14 @@ def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None
     shutil.rmtree(directory)
 
 
-def _start(frame: Any, each_batch: Callable[[DataFrame, int], None], job: Job) -> StreamingQuery:
-    writer = frame.writeStream.outputMode("update").foreachBatch(each_batch)
+def _start(frame: Any, each_batch: Sink, job: Job, mode: Mode, **options: str) -> StreamingQuery:
+    writer = frame.writeStream.outputMode(mode).foreachBatch(each_batch).options(**options)
     writer = writer.option("checkpointLocation", str(Path(job.directory, "checkpoint")))
     query: StreamingQuery = writer.trigger(availableNow=True).start()
     return query
 
 
-def _arrow_sink(output: Path) -> Callable[[DataFrame, int], None]:
+def _arrow_sink(output: Path) -> Sink:
     """Hands the batch's rows to the driver and keeps them in a file: a cheap sink, so that the engine shows."""
     import pyarrow.parquet as pq
 

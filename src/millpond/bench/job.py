@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
+from millpond.bench.papers import Paper
 
 __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
 
@@ -15,7 +16,7 @@ __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
 class Job(msgspec.Struct, frozen=True):
     """One run of one engine. Paths are absolute; `directory` is empty and belongs to the run."""
 
-    workload: Keyed | KernelMerge
+    workload: Keyed | KernelMerge | Paper
     engine: str
     data: str
     directory: str

@@ -42,7 +42,7 @@ class KernelMerge(Workload, frozen=True, kw_only=True, tag="kernel"):
         return -(-self.keys // self.batch_rows)
 
     def prepare(self, _directory: Path) -> Prepared:
-        return Prepared(batches=tuple(Batch(len(keys), 0) for keys, _ in self.draws()))
+        return Prepared(batches=tuple(Batch(len(keys)) for keys, _ in self.draws()))
 
     def draws(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Keys and values of each batch: first all keys in random order, then draws from them."""

@@ -16,7 +16,7 @@ from millpond.bench.flink.settings import MINI_BATCH_ROWS, NO_MINI_BATCHES
 from millpond.bench.workload import StreamingWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
@@ -45,48 +45,30 @@ class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
     def key_columns(self) -> tuple[str, ...]:
         return ("key", "window.start", "window.end") if self.window_seconds else ("key",)
 
-    def batches(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
         rng = np.random.default_rng(self.seed)
         # Spread over the whole of int64, so that no engine gains from keys being small or dense.
         names = rng.permutation(np.arange(self.keys, dtype=np.int64)) * 0x1234567 + 17
         for number, first in enumerate(range(0, self.rows, self.batch_rows)):
             count = min(self.batch_rows, self.rows - first)
-            keys = names[rng.integers(0, self.keys, count)]
-            values = rng.integers(0, 1_000, count)
+            columns = {
+                "key": names[rng.integers(0, self.keys, count)],
+                "value": rng.integers(0, 1_000, count),
+            }
             if self.window_seconds:
-                yield self._windowed(number, rng, keys, values)
-            else:
-                yield self._plain(keys, values)
+                columns["ts"] = pa.array(self._times(number, rng, count), pa.timestamp("us", "UTC"))
+            yield {"input": pa.table(columns)}
 
-    def _plain(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[pa.Table, pa.Table]:
-        rows = pa.table({"key": keys, "value": values})
-        return rows, _aggregated(rows, ["key"])
-
-    def _windowed(
-        self, number: int, rng: np.random.Generator, keys: NDArray[np.int64], values: NDArray[np.int64]
-    ) -> tuple[pa.Table, pa.Table]:
+    def _times(self, number: int, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         slide_us = self.slide_seconds * SECOND_US
         behind_us = self.watermark_seconds * SECOND_US // 2
         begin = START_US + number * slide_us
-        times = rng.integers(begin - behind_us, begin + slide_us, len(keys))
-        rows = pa.table({"key": keys, "value": values, "ts": pa.array(times, pa.timestamp("us", "UTC"))})
-        newest = times - times % slide_us
-        per_row = self.window_seconds // self.slide_seconds
-        starts = np.concatenate([newest - i * slide_us for i in range(per_row)])
-        expanded = pa.table(
-            {"key": np.tile(keys, per_row), "value": np.tile(values, per_row), "start": starts}
-        )
-        output = _aggregated(expanded, ["start", "key"])
-        utc = pa.timestamp("us", "UTC")
-        start = output["start"].combine_chunks()
-        end = pa.array(start.to_numpy() + self.window_seconds * SECOND_US, utc)
-        window = pa.StructArray.from_arrays([start.cast(utc), end], names=["start", "end"])
-        columns = {"key": output["key"], "window": window, "n": output["n"], "total": output["total"]}
-        return rows, pa.table(columns)
+        return rng.integers(begin - behind_us, begin + slide_us, count)
 
-    def query(self, frame: DataFrame) -> DataFrame:
+    def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F
 
+        frame = frames["input"]
         n, total = F.count("*").alias("n"), F.sum("value").alias("total")
         if not self.window_seconds:
             return frame.groupBy("key").agg(n, total)
@@ -131,9 +113,3 @@ def small_windows(seed: int) -> Keyed:
         watermark_seconds=4,
         seed=seed,
     )
-
-
-def _aggregated(rows: pa.Table, keys: list[str]) -> pa.Table:
-    grouped = rows.group_by(keys).aggregate([("value", "count"), ("value", "sum")])
-    names = {"value_count": "n", "value_sum": "total"}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names])

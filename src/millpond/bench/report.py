@@ -15,6 +15,7 @@ from millpond.bench.compare import Comparison, EngineRun
 from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
 from millpond.bench.settings import BASELINES, FLOOR, engine_settings
+from millpond.bench.workload import StreamingWorkload
 
 __all__ = ["print_table", "report", "run_entry", "write"]
 
@@ -31,8 +32,9 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 def run_entry(comparison: Comparison) -> dict[str, Any]:
     """A comparison as one entry of `runs`, its repeats merged."""
     plan = comparison.plan
+    measured = slice(plan.warmup_batches, comparison.batches)
     engines = {
-        engine: _engine_entry([run for run in comparison.runs if run.engine == engine], plan.warmup_batches)
+        engine: _engine_entry([run for run in comparison.runs if run.engine == engine], measured)
         for engine in plan.engines
     }
     floor = engines.get(FLOOR, {}).get("batch_ms")
@@ -46,8 +48,12 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "rehearsal_batches": plan.rehearsal_batches,
         "repeat": plan.repeat,
         "time_limit_s": plan.time_limit_s,
+        "memory_bytes": plan.memory_bytes,
+        "partitions": plan.partitions,
         "settings": comparison.settings,
-        "engine_settings": {engine: engine_settings(engine, plan.workload) for engine in plan.engines},
+        "engine_settings": {
+            engine: engine_settings(engine, plan.workload, plan.memory_bytes) for engine in plan.engines
+        },
     }
     return {
         "workload": plan.workload.name,
@@ -57,12 +63,12 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _engine_entry(runs: list[EngineRun], warmup: int) -> dict[str, Any]:
+def _engine_entry(runs: list[EngineRun], measured: slice) -> dict[str, Any]:
     """Batches of all repeats together; CPU time of the middle one, the largest memory."""
     failed = [run.measured.outcome.error for run in runs if run.measured.outcome.error is not None]
     if failed:
         return {"error": failed[0]}
-    batches = [batch for run in runs for batch in run.measured.outcome.batches[warmup:]]
+    batches = [batch for run in runs for batch in run.measured.outcome.batches[measured]]
     batch_ms = [batch.ms for batch in batches]
     last = runs[-1]
     return {
@@ -78,7 +84,11 @@ def _engine_entry(runs: list[EngineRun], warmup: int) -> dict[str, Any]:
 
 
 def _results_equal(comparison: Comparison) -> bool | None:
-    """Over the engines with state that finished, all their repeats; None when fewer than two did."""
+    """Over the engines with state that finished, all their repeats; None when fewer than two did, or when the
+    result depends on the clock."""
+    workload = comparison.plan.workload
+    if isinstance(workload, StreamingWorkload) and not workload.comparable:
+        return None
     finished = [run for run in comparison.runs if run.engine != FLOOR and run.digest is not None]
     if len({run.engine for run in finished}) < 2:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.bench.flink.settings import FLINK_ENGINES, FLINK_SETTINGS
+from millpond.bench.flink.settings import FLINK_ENGINES, FLINK_SETTINGS, MANAGED_MEMORY
 from millpond.bench.workload import StreamingWorkload, Workload
 
-__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "engine_settings", "session_settings"]
+__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "KEEPS_BATCHES", "engine_settings", "session_settings"]
 
 FLOOR = "passthrough"
 """The engine without state."""
@@ -16,11 +16,11 @@ STATE_STORE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 
 
-def session_settings(cores: int) -> dict[str, str]:
+def session_settings(cores: int, partitions: int | None = None) -> dict[str, str]:
     """The same for every engine of a run; a report holds them."""
     return {
         "spark.master": f"local[{cores}]",
-        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.shuffle.partitions": str(partitions or cores),
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -48,6 +48,9 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
         f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
     },
+    "spark-rocksdb-default": {
+        f"{STATE_STORE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider",
+    },
     "spark-memory": {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider",
     },
@@ -55,10 +58,30 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-def engine_settings(engine: str, workload: Workload) -> dict[str, str]:
-    """An engine's own settings for a workload; a report holds them."""
-    found = ENGINE_SETTINGS.get(engine, {})
+KEEPS_BATCHES = ("millpond", "spark-rocksdb", "spark-rocksdb-default", "spark-memory")
+"""Engines whose output is known batch by batch."""
+
+
+def engine_settings(engine: str, workload: Workload, memory_bytes: int | None = None) -> dict[str, str]:
+    """An engine's own settings for a workload; a report holds them. `memory_bytes`: what its store may hold."""
+    found = ENGINE_SETTINGS.get(engine, {}) | _memory(engine, memory_bytes)
     if engine in FLINK_ENGINES and isinstance(workload, StreamingWorkload):
         query = workload.flink_query()
         return found | (query.settings if query else {})
     return found
+
+
+def _memory(engine: str, memory_bytes: int | None) -> dict[str, str]:
+    if memory_bytes is None:
+        return {}
+    match engine:
+        case "millpond":
+            return {"spark.millpond.memory.bytes": str(memory_bytes)}
+        case "spark-rocksdb" | "spark-rocksdb-default":
+            return {
+                f"{STATE_STORE}.rocksdb.boundedMemoryUsage": "true",
+                f"{STATE_STORE}.rocksdb.maxMemoryUsageMB": str(max(1, memory_bytes >> 20)),
+            }
+        case _ if engine in FLINK_ENGINES:
+            return {MANAGED_MEMORY: str(memory_bytes)}
+    return {}

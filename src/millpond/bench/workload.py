@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -14,28 +14,46 @@ import pyarrow.parquet as pq
 from millpond.bench.flink.query import FlinkQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Batch", "Prepared", "StreamingWorkload", "Workload", "load", "output_path"]
+__all__ = [
+    "OUTPUT",
+    "PREPARED",
+    "Batch",
+    "Mode",
+    "Prepared",
+    "StreamingWorkload",
+    "Workload",
+    "has_outputs",
+    "keep_outputs",
+    "load",
+    "output_path",
+    "stream_directory",
+]
 
 ROW_GROUPS = 4
 """Per file, so that two tasks get the same share of a large batch."""
 FIRST_CHANGE_S = 1_700_000_000
+PREPARED = "prepared.json"
+OUTPUT = "output"
+Mode = Literal["append", "update", "complete"]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One input file and how many rows an aggregate of it alone has: what a query in update mode puts out."""
+    """One batch of input, and how many rows the floor sends back for it."""
 
     rows: int
-    output_rows: int
+    output_rows: int = 0
 
 
 class Prepared(msgspec.Struct, frozen=True):
     """A workload's data on disk."""
 
     batches: tuple[Batch, ...]
+    closing_batches: int = 0
+    """The last ones only close what is open: they belong to the result, not to the figures."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,50 +80,95 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamingWorkload(Workload, frozen=True, kw_only=True):
-    """A streaming query over files, one per batch."""
+    """A streaming query over files: for each stream a directory, in it one file per batch."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return ("input",)
+
+    @property
+    def mode(self) -> Mode:
+        return "update"
+
+    @property
+    def comparable(self) -> bool:
+        """Whether engines have to agree on the result."""
+        return True
+
+    @property
+    def closing_batches(self) -> int:
+        return 0
 
     @abstractmethod
-    def batches(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Input of each batch, and what a query without a past would put out for it."""
+    def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
+        """The rows of each stream, batch by batch, the closing ones included."""
 
     @abstractmethod
-    def query(self, frame: DataFrame) -> DataFrame:
-        """The query, of a streaming frame of Spark's or of Millpond's."""
+    def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:
+        """The query, of streaming frames of Spark's or of Millpond's. `own`: with Millpond's own operators where
+        Spark has none."""
+
+    def tables(self, spark: SparkSession) -> dict[str, DataFrame]:  # noqa: ARG002
+        """Bounded tables that the query finds beside its streams."""
+        return {}
 
     def flink_query(self) -> FlinkQuery | None:
         """The same query in Flink's SQL; None where its SQL can't express it."""
         return None
 
     def prepare(self, directory: Path) -> Prepared:
-        """The input as Parquet, and beside it the output rows that an engine without state sends back."""
-        (directory / "input").mkdir(parents=True)
-        (directory / "output").mkdir()
-        written = [
-            _write_batch(directory, number, rows, output)
-            for number, (rows, output) in enumerate(self.batches())
-        ]
-        prepared = Prepared(batches=tuple(written))
-        (directory / "prepared.json").write_bytes(msgspec.json.encode(prepared))
+        """The input as Parquet files."""
+        for stream in self.streams:
+            stream_directory(directory, stream).mkdir(parents=True)
+        batches = []
+        for number, tables in enumerate(self.inputs()):
+            for stream, rows in tables.items():
+                _write_batch(stream_directory(directory, stream), number, rows)
+            batches.append(Batch(sum(rows.num_rows for rows in tables.values())))
+        prepared = Prepared(batches=tuple(batches), closing_batches=self.closing_batches)
+        _save(directory, prepared)
         return prepared
 
 
-def _write_batch(directory: Path, number: int, rows: pa.Table, output: pa.Table) -> Batch:
-    path = directory / "input" / f"batch-{number:06}.parquet"
-    group = -(-rows.num_rows // ROW_GROUPS)
+def stream_directory(data: Path, stream: str) -> Path:
+    return data / stream
+
+
+def _write_batch(directory: Path, number: int, rows: pa.Table) -> None:
+    path = directory / f"batch-{number:06}.parquet"
+    group = max(1, -(-rows.num_rows // ROW_GROUPS))
     pq.write_table(rows, path, row_group_size=group, compression="none", use_dictionary=False)
     # Spark takes files in the order of their times of change.
     os.utime(path, (FIRST_CHANGE_S + number, FIRST_CHANGE_S + number))
-    with (
-        pa.OSFile(str(output_path(directory, number)), "wb") as sink,
-        pa.ipc.new_file(sink, output.schema) as writer,
-    ):
-        writer.write_table(output, max_chunksize=65_536)
-    return Batch(rows=rows.num_rows, output_rows=output.num_rows)
 
 
 def load(directory: Path) -> Prepared:
-    return msgspec.json.decode((directory / "prepared.json").read_bytes(), type=Prepared)
+    return msgspec.json.decode((directory / PREPARED).read_bytes(), type=Prepared)
+
+
+def _save(directory: Path, prepared: Prepared) -> None:
+    (directory / PREPARED).write_bytes(msgspec.json.encode(prepared))
 
 
 def output_path(directory: Path, batch: int) -> Path:
-    return directory / "output" / f"batch-{batch:06}.arrow"
+    return directory / OUTPUT / f"batch-{batch:06}.arrow"
+
+
+def has_outputs(directory: Path) -> bool:
+    return (directory / OUTPUT).exists()
+
+
+def keep_outputs(directory: Path, output: Path) -> None:
+    """Keeps what an engine put out, batch by batch, for the floor to send back."""
+    prepared = load(directory)
+    (directory / OUTPUT).mkdir()
+    batches = []
+    for number, batch in enumerate(prepared.batches):
+        rows = pq.ParquetFile(output / f"batch={number}" / "rows.parquet").read()
+        with (
+            pa.OSFile(str(output_path(directory, number)), "wb") as sink,
+            pa.ipc.new_file(sink, rows.schema) as writer,
+        ):
+            writer.write_table(rows, max_chunksize=65_536)
+        batches.append(msgspec.structs.replace(batch, output_rows=rows.num_rows))
+    _save(directory, msgspec.structs.replace(prepared, batches=tuple(batches)))

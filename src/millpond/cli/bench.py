@@ -6,17 +6,37 @@ import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from millpond.bench.compare import Plan
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Compare Millpond with Spark's own state stores.", no_args_is_help=True)
+
+class WorkloadGroup(TyperGroup):
+    """`millpond bench q5 q12 ...`: what is no command is the name of a query, and begins a list of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = [QUERIES_COMMAND, *args]
+        return super().resolve_command(ctx, args)
+
+
+QUERIES_COMMAND = "queries"
+app = typer.Typer(
+    cls=WorkloadGroup,
+    help="Compare Millpond with Spark's own state stores, with Flink, and with no state at all. "
+    "Name one or more of the queries that `millpond bench list` shows, or one of the commands.",
+    no_args_is_help=True,
+)
 
 
 class Engine(StrEnum):
@@ -24,6 +44,7 @@ class Engine(StrEnum):
 
     MILLPOND = "millpond"
     SPARK_ROCKSDB = "spark-rocksdb"
+    SPARK_ROCKSDB_DEFAULT = "spark-rocksdb-default"
     SPARK_MEMORY = "spark-memory"
     PASSTHROUGH = "passthrough"
     FLINK_ROCKSDB = "flink-rocksdb"
@@ -37,6 +58,9 @@ INSTALLED = (Engine.MILLPOND, Engine.SPARK_ROCKSDB, Engine.SPARK_MEMORY, Engine.
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")]
 Seed = Annotated[int, typer.Option(help="For the generated data.")]
+Rehearse = Annotated[
+    int, typer.Option(min=0, help="First batches run once beforehand, so that the JVM has compiled its code.")
+]
 TimeLimit = Annotated[float, typer.Option(min=1, help="Seconds for one run of one engine.")]
 
 
@@ -54,10 +78,7 @@ def keyed(
     ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
-    rehearse: Annotated[
-        int,
-        typer.Option(min=0, help="First batches run once beforehand, so that the JVM has compiled its code."),
-    ] = 8,
+    rehearse: Rehearse = 8,
     time_limit: TimeLimit = 600,
     seed: Seed = 1,
     json: JsonFile = None,
@@ -80,7 +101,113 @@ def keyed(
         rehearsal_batches=rehearse,
         time_limit_s=time_limit,
     )
-    raise typer.Exit(_run(plan, json))
+    raise typer.Exit(_run([plan], json))
+
+
+class State(StrEnum):
+    """How large the state becomes."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+
+@app.command(QUERIES_COMMAND)
+def queries(
+    names: Annotated[list[str], typer.Argument(metavar="QUERY...", help="As `millpond bench list` shows.")],
+    engine: Annotated[
+        list[Engine] | None, typer.Option(help="May be repeated; millpond and spark-rocksdb by default.")
+    ] = None,
+    state: Annotated[State, typer.Option(help="NEXMark as it is, or millions of active keys.")] = State.LARGE,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="What each engine's store may hold in memory, such as 256m.",
+            show_default="256m for large",
+        ),
+    ] = None,
+    events: Annotated[int, typer.Option(min=1, help="Events in all.")] = 6_000_000,
+    batch_events: Annotated[int, typer.Option(min=1, help="Events a batch.")] = 500_000,
+    window: Annotated[int, typer.Option(min=0, help="Seconds of a window; 0: the query's own.")] = 0,
+    slide: Annotated[int, typer.Option(min=0, help="Seconds between windows; 0: the query's own.")] = 0,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Shuffle partitions and shards.", show_default="cores")
+    ] = None,
+    repeat: Repeat = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
+    rehearse: Rehearse = 4,
+    time_limit: TimeLimit = 600,
+    seed: Seed = 1,
+    json: JsonFile = None,
+) -> None:
+    """The papers' queries: NEXMark, Linear Road, cluster monitoring and others, one after another."""
+    from millpond.bench.compare import Plan
+    from millpond.bench.papers import Paper
+    from millpond.workloads.queries.catalog import QUERIES
+
+    unknown = [name for name in names if name not in QUERIES]
+    if unknown:
+        raise typer.BadParameter(
+            f"no query {', '.join(unknown)}; `millpond bench list` shows what there is", param_hint="QUERY"
+        )
+    if warmup >= -(-events // batch_events):
+        raise typer.BadParameter(
+            "all batches are warm-up; fewer of them, or more events", param_hint="--warmup"
+        )
+    default_memory = "256m" if state is State.LARGE else None
+    chosen = tuple(dict.fromkeys(str(one) for one in engine or (Engine.MILLPOND, Engine.SPARK_ROCKSDB)))
+    plans = [
+        Plan(
+            workload=Paper(
+                query_name=name,
+                size=state.value,
+                events=events,
+                batch_events=batch_events,
+                window_seconds=window,
+                slide_seconds=slide,
+                seed=seed,
+            ),
+            engines=chosen,
+            repeat=repeat,
+            warmup_batches=warmup,
+            rehearsal_batches=rehearse,
+            time_limit_s=time_limit,
+            memory_bytes=_bytes(memory or default_memory),
+            partitions=partitions,
+        )
+        for name in dict.fromkeys(names)
+    ]
+    raise typer.Exit(_run(plans, json))
+
+
+def _bytes(text: str | None) -> int | None:
+    """`256m` as bytes."""
+    if text is None:
+        return None
+    units = {"k": 10, "m": 20, "g": 30}
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in units else (text, "")
+    if not number.isdigit() or int(number) == 0:
+        raise typer.BadParameter(
+            f"{text!r} is no size; write bytes, or a number with k, m or g", param_hint="--memory"
+        )
+    return int(number) << units.get(unit, 0)
+
+
+@app.command("list")
+def list_queries() -> None:
+    """The papers' queries, and which of them Millpond runs."""
+    from millpond.bench.support import refusal
+    from millpond.workloads.queries.catalog import QUERIES
+
+    table = Table(box=None, header_style="bold")
+    for heading in ("query", "mode", "pattern", "Millpond", "what it does"):
+        table.add_column(heading, no_wrap=heading != "what it does")
+    with Console(stderr=True).status("asking Spark for the queries' plans"):
+        reasons = refusal(QUERIES)
+    for name, query in QUERIES.items():
+        reason = reasons[name]
+        table.add_row(name, query.mode, query.pattern, "runs" if reason is None else "not yet", query.title)
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
 
 
 @app.command()
@@ -102,7 +229,7 @@ def kernel(
         warmup_batches=workload.loading_batches,
         time_limit_s=time_limit,
     )
-    raise typer.Exit(_run(plan, json))
+    raise typer.Exit(_run([plan], json))
 
 
 @app.command()
@@ -138,8 +265,9 @@ def _prepare_flink(plan: Plan, console: Console) -> None:
         console.print(str(error), style="red", markup=False)
 
 
-def _run(plan: Plan, json: Path | None) -> int:
-    """The exit code: 1 when an engine failed or results differ."""
+def _run(plans: Sequence[Plan], json: Path | None) -> int:
+    """The exit code: 1 when results differ, or when no engine of a comparison finished. What an engine can't do is
+    an error in the file and no failure of the benchmark."""
     from millpond.bench import report
     from millpond.bench.compare import compare
     from millpond.bench.display import Display
@@ -149,16 +277,26 @@ def _run(plan: Plan, json: Path | None) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
-    _prepare_flink(plan, console)
-    with Display(console) as display:
-        comparison = compare(plan, display)
-    entry = report.run_entry(comparison)
-    for name, value in comparison.settings.items():
-        console.print(f"{name}={value}", style="dim", highlight=False)
-    report.print_table(console, entry)
-    if comparison.difference is not None:
-        console.print(f"results differ; first rows, {comparison.difference}", markup=False)
-    if json is not None:
-        report.write(json, report.report(entry))
-    failed = entry["results_equal"] is False or any("error" in each for each in entry["engines"].values())
-    return 1 if failed else 0
+    entries: list[dict[str, Any]] = []
+    for number, plan in enumerate(plans, 1):
+        if len(plans) > 1:
+            console.rule(f"{number} of {len(plans)}: {plan.workload.name}", align="left")
+        _prepare_flink(plan, console)
+        with Display(console) as display:
+            comparison = compare(plan, display)
+        entry = report.run_entry(comparison)
+        entries.append(entry)
+        if number == len(plans):
+            for name, value in comparison.settings.items():
+                console.print(f"{name}={value}", style="dim", highlight=False)
+        report.print_table(console, entry)
+        if comparison.difference is not None:
+            console.print(f"results differ; first rows, {comparison.difference}", markup=False)
+        if json is not None:
+            # After each: a long run that is ended keeps what it has.
+            report.write(json, report.report(*entries))
+    return 1 if any(_failed(entry) for entry in entries) else 0
+
+
+def _failed(entry: Mapping[str, Any]) -> bool:
+    return entry["results_equal"] is False or all("error" in each for each in entry["engines"].values())

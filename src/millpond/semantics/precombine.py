@@ -64,7 +64,7 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
     fields = [schema.field(i) for i in range(len(spec.keys))]
     time = spec.time
     if time is not None:
-        fields.append(schema.field(time.column))
+        fields.append(schema.field(time.column).with_name("time"))
         time = msgspec.structs.replace(time, column=len(spec.keys))
     partials, aggregates = [], []
     for number, aggregate in enumerate(spec.aggregates):

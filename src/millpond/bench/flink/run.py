@@ -15,7 +15,7 @@ from millpond.bench.flink.query import FlinkQuery, input_ddl
 from millpond.bench.flink.settings import JAVA_OPTIONS
 from millpond.bench.flink.timing import batch_times, read_samples
 from millpond.bench.job import Job, Outcome
-from millpond.bench.workload import load
+from millpond.bench.workload import load, stream_directory
 
 __all__ = ["run_flink"]
 
@@ -41,11 +41,11 @@ class _Timing(msgspec.Struct, frozen=True):
     runtime_ms: float
 
 
-def run_flink(query: FlinkQuery, job: Job) -> Outcome:
+def run_flink(query: FlinkQuery, stream: str, job: Job) -> Outcome:
     """Runs to the end of the files. What is timed: see `submit.py` and `timing.py`."""
     environment = ensure(lambda text: print(text, flush=True))
     directory = Path(job.directory, "flink")
-    files = sorted(Path(job.data, "input").glob("*.parquet"))
+    files = sorted(stream_directory(Path(job.data), stream).glob("*.parquet"))
     submissions = [_prepare(query, job, directory, files)]
     if job.rehearsal_batches:
         rehearsed = files[: job.rehearsal_batches]

@@ -1,0 +1,100 @@
+"""The papers' queries as workloads of the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millpond.bench.flink.query import FlinkQuery
+from millpond.bench.workload import StreamingWorkload
+from millpond.workloads.queries.catalog import QUERIES
+from millpond.workloads.queries.query import Mode, PaperQuery, Windows
+from millpond.workloads.scales import EVENTS_PER_SECOND, Size, batches, closing_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Paper"]
+
+CLOSING_BATCHES = 3
+"""One moves the watermark; Spark fires in the batch after, and a second operator one batch later still."""
+
+
+class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
+    """One query at one size. `window_seconds` and `slide_seconds` at 0: as the query's source says."""
+
+    query_name: str
+    size: Size = "large"
+    events: int = 6_000_000
+    batch_events: int = 500_000
+    events_per_second: int = EVENTS_PER_SECOND
+    window_seconds: int = 0
+    slide_seconds: int = 0
+
+    @property
+    def _query(self) -> PaperQuery:
+        return QUERIES[self.query_name]
+
+    @property
+    def name(self) -> str:
+        return self.query_name
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return self._query.streams
+
+    @property
+    def mode(self) -> Mode:
+        return self._query.mode
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return self._query.keys if self.mode == "update" else ()
+
+    @property
+    def comparable(self) -> bool:
+        return self._query.comparable
+
+    @property
+    def closing_batches(self) -> int:
+        return CLOSING_BATCHES if self.mode == "append" else 0
+
+    @property
+    def _columns(self) -> dict[str, tuple[str, ...]]:
+        return {stream: tuple(self._query.columns.get(stream, ())) for stream in self.streams}
+
+    def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
+        yield from batches(
+            self._columns,
+            size=self.size,
+            seed=self.seed,
+            events=self.events,
+            batch_events=self.batch_events,
+            rate=self.events_per_second,
+        )
+        for _ in range(self.closing_batches):
+            yield closing_rows(self._columns, self.seed)
+
+    def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:
+        form = self._query.own if own and self._query.own is not None else self._query.plain
+        return form(frames, Windows(self.window_seconds or None, self.slide_seconds or None))
+
+    def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
+        return {name: spark.createDataFrame(make(self.seed)) for name, make in self._query.tables.items()}
+
+    def flink_query(self) -> FlinkQuery | None:
+        sql = _FLINK.get(self.query_name)
+        if sql is None:
+            return None
+        return FlinkQuery(select=sql, update=self.mode == "update", key_columns=self.key_columns)
+
+    def params(self) -> dict[str, Any]:
+        return super().params() | {"mode": self.mode, "pattern": self._query.pattern}
+
+
+_FLINK = {
+    "q12": "SELECT `bidder`, COUNT(*) AS `bids` FROM `input` GROUP BY `bidder`",
+    "readwrite": ("SELECT `id`, COUNT(*) AS `count`, MAX(`padding`) AS `padding` FROM `input` GROUP BY `id`"),
+}
