@@ -56,6 +56,7 @@ def test_the_file_has_the_shape_that_readers_rely_on(tmp_path: Path) -> None:
     assert found["runs"][0]["engines"]["millpond"] == {
         "rows_per_s": 50_000.0,
         "batch_ms": {"p50": 2.0, "p95": 3.0, "p99": 3.0, "p999": 3.0, "max": 3.0},
+        "trace_ms": [9.0, 1.0, 2.0, 3.0],
         "phases_ms": {},
         "state_rows": 7,
         "state_bytes": 70,

@@ -37,8 +37,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float
     memory_bytes: int | None = None
     """What the store of each engine may hold in memory; None: as much as the engine takes by itself."""
+    write_buffer_bytes: int | None = None
+    """What of it may be changes that are not in a file yet."""
     partitions: int | None = None
     """Shuffle partitions and shards; None: as many as cores."""
+    varied: dict[str, str] = {}
+    """What differs between this and its neighbours in a sweep."""
+
+    def settings_of(self, engine: str) -> dict[str, str]:
+        return engine_settings(engine, self.workload, self.memory_bytes, self.write_buffer_bytes)
 
 
 class EngineRun(msgspec.Struct, frozen=True):
@@ -89,7 +96,7 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 directory = Path(scratch, f"{engine}-{attempt}")
                 directory.mkdir()
                 local = {"spark.local.dir": str(directory / "local")}
-                settings = shared | local | engine_settings(engine, plan.workload, plan.memory_bytes)
+                settings = shared | local | plan.settings_of(engine)
                 job = Job(plan.workload, engine, str(data), str(directory), settings, plan.rehearsal_batches)
                 measured = run_job(job, plan.time_limit_s, watcher.batches_done)
                 measured = _checked(measured, len(prepared.batches))

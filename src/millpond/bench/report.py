@@ -14,7 +14,7 @@ from rich.table import Table
 from millpond.bench.compare import Comparison, EngineRun
 from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
 from millpond.bench.machine import machine, versions
-from millpond.bench.settings import BASELINES, FLOOR, engine_settings
+from millpond.bench.settings import BASELINES, FLOOR
 from millpond.bench.workload import StreamingWorkload
 
 __all__ = ["print_table", "report", "run_entry", "write"]
@@ -49,11 +49,11 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "repeat": plan.repeat,
         "time_limit_s": plan.time_limit_s,
         "memory_bytes": plan.memory_bytes,
+        "write_buffer_bytes": plan.write_buffer_bytes,
         "partitions": plan.partitions,
+        "varied": plan.varied,
         "settings": comparison.settings,
-        "engine_settings": {
-            engine: engine_settings(engine, plan.workload, plan.memory_bytes) for engine in plan.engines
-        },
+        "engine_settings": {engine: plan.settings_of(engine) for engine in plan.engines},
     }
     return {
         "workload": plan.workload.name,
@@ -74,6 +74,7 @@ def _engine_entry(runs: list[EngineRun], measured: slice) -> dict[str, Any]:
     return {
         "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
         "batch_ms": percentiles(batch_ms),
+        "trace_ms": [batch.ms for batch in runs[-1].measured.outcome.batches],
         "phases_ms": medians([batch.phases_ms for batch in batches]),
         "state_rows": last.measured.outcome.state_rows,
         "state_bytes": last.measured.outcome.state_bytes,
@@ -96,7 +97,8 @@ def _results_equal(comparison: Comparison) -> bool | None:
 
 
 def print_table(console: Console, entry: Mapping[str, Any]) -> None:
-    title = f"{entry['workload']}: results equal: {_said(entry['results_equal'])}"
+    varied = "".join(f", {name} {value}" for name, value in entry["params"].get("varied", {}).items())
+    title = f"{entry['workload']}{varied}: results equal: {_said(entry['results_equal'])}"
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     table.add_column("engine", no_wrap=True)
     speed = ("rows/s", "× rocksdb", "× floor", "p50 ms", "p95 ms", "max ms", "p95 above floor")

@@ -62,9 +62,17 @@ KEEPS_BATCHES = ("millpond", "spark-rocksdb", "spark-rocksdb-default", "spark-me
 """Engines whose output is known batch by batch."""
 
 
-def engine_settings(engine: str, workload: Workload, memory_bytes: int | None = None) -> dict[str, str]:
-    """An engine's own settings for a workload; a report holds them. `memory_bytes`: what its store may hold."""
-    found = ENGINE_SETTINGS.get(engine, {}) | _memory(engine, memory_bytes)
+def engine_settings(
+    engine: str,
+    workload: Workload,
+    memory_bytes: int | None = None,
+    write_buffer_bytes: int | None = None,
+) -> dict[str, str]:
+    """An engine's own settings for a workload; a report holds them. `memory_bytes`: what its store may hold,
+    `write_buffer_bytes`: what of it may be changes that are not in a file yet."""
+    found = (
+        ENGINE_SETTINGS.get(engine, {}) | _memory(engine, memory_bytes) | _buffer(engine, write_buffer_bytes)
+    )
     if engine in FLINK_ENGINES and isinstance(workload, StreamingWorkload):
         query = workload.flink_query()
         return found | (query.settings if query else {})
@@ -84,4 +92,17 @@ def _memory(engine: str, memory_bytes: int | None) -> dict[str, str]:
             }
         case _ if engine in FLINK_ENGINES:
             return {MANAGED_MEMORY: str(memory_bytes)}
+    return {}
+
+
+def _buffer(engine: str, write_buffer_bytes: int | None) -> dict[str, str]:
+    if write_buffer_bytes is None:
+        return {}
+    match engine:
+        case "millpond":
+            return {"spark.millpond.write.bufferBytes": str(write_buffer_bytes)}
+        case "spark-rocksdb" | "spark-rocksdb-default":
+            return {f"{STATE_STORE}.rocksdb.writeBufferSizeMB": str(max(1, write_buffer_bytes >> 20))}
+        case "flink-rocksdb":
+            return {"state.backend.rocksdb.writebuffer.size": str(write_buffer_bytes)}
     return {}

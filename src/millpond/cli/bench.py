@@ -129,8 +129,17 @@ def queries(
     batch_events: Annotated[int, typer.Option(min=1, help="Events a batch.")] = 500_000,
     window: Annotated[int, typer.Option(min=0, help="Seconds of a window; 0: the query's own.")] = 0,
     slide: Annotated[int, typer.Option(min=0, help="Seconds between windows; 0: the query's own.")] = 0,
+    write_buffer: Annotated[
+        str | None, typer.Option(help="Changes that a store gathers before it writes a file, such as 64m.")
+    ] = None,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Shuffle partitions and shards.", show_default="cores")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=V1,V2,...", help="One run for each value of an option, such as window=10,60."
+        ),
     ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
@@ -160,10 +169,10 @@ def queries(
             workload=Paper(
                 query_name=name,
                 size=state.value,
-                events=events,
-                batch_events=batch_events,
-                window_seconds=window,
-                slide_seconds=slide,
+                events=int(varied.get("events", events)),
+                batch_events=int(varied.get("batch-events", batch_events)),
+                window_seconds=int(varied.get("window", window)),
+                slide_seconds=int(varied.get("slide", slide)),
                 seed=seed,
             ),
             engines=chosen,
@@ -171,12 +180,36 @@ def queries(
             warmup_batches=warmup,
             rehearsal_batches=rehearse,
             time_limit_s=time_limit,
-            memory_bytes=_bytes(memory or default_memory),
-            partitions=partitions,
+            memory_bytes=_bytes(varied.get("memory", memory or default_memory)),
+            write_buffer_bytes=_bytes(varied.get("write-buffer", write_buffer)),
+            partitions=int(varied["partitions"]) if "partitions" in varied else partitions,
+            varied=varied,
         )
         for name in dict.fromkeys(names)
+        for varied in _variations(sweep)
     ]
     raise typer.Exit(_run(plans, json))
+
+
+SWEEPABLE = ("events", "batch-events", "window", "slide", "memory", "write-buffer", "partitions")
+
+
+def _variations(sweep: str | None) -> list[dict[str, str]]:
+    """`window=10,60` as one change after the other; no sweep is one run without changes."""
+    if sweep is None:
+        return [{}]
+    name, _, listed = sweep.partition("=")
+    values = [value.strip() for value in listed.split(",") if value.strip()]
+    if name not in SWEEPABLE or not values:
+        raise typer.BadParameter(
+            f"{sweep!r}: write NAME=VALUE,VALUE,... with one of the names {', '.join(SWEEPABLE)}",
+            param_hint="--sweep",
+        )
+    sizes = ("memory", "write-buffer")
+    wrong = [value for value in values if name not in sizes and not value.isdigit()]
+    if wrong:
+        raise typer.BadParameter(f"{name} takes whole numbers, not {', '.join(wrong)}", param_hint="--sweep")
+    return [{name: value} for value in values]
 
 
 def _bytes(text: str | None) -> int | None:
@@ -187,7 +220,8 @@ def _bytes(text: str | None) -> int | None:
     number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in units else (text, "")
     if not number.isdigit() or int(number) == 0:
         raise typer.BadParameter(
-            f"{text!r} is no size; write bytes, or a number with k, m or g", param_hint="--memory"
+            f"{text!r} is no size; write bytes, or a number with k, m or g",
+            param_hint="--memory, --write-buffer",
         )
     return int(number) << units.get(unit, 0)
 
@@ -208,6 +242,18 @@ def list_queries() -> None:
         table.add_row(name, query.mode, query.pattern, "runs" if reason is None else "not yet", query.title)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `--json` wrote.", exists=True)],
+    out: Annotated[Path, typer.Option(help="A directory for the page and its plots.")],
+) -> None:
+    """A page in Markdown with tables and plots of measured runs."""
+    from millpond.bench.page import write_page
+
+    page = write_page(files, out)
+    Console().print(f"{page}", markup=False, highlight=False)
 
 
 @app.command()

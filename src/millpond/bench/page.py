@@ -1,0 +1,129 @@
+"""A report for people: a page in Markdown with a table and plots of each measured run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millpond.bench import plots
+from millpond.bench.settings import BASELINES, FLOOR
+
+__all__ = ["write_page"]
+
+Run = Mapping[str, Any]
+
+
+def write_page(files: Sequence[Path], out: Path) -> Path:
+    """Reads what `millpond bench --json` wrote and puts `report.md` and its plots into a directory."""
+    out.mkdir(parents=True, exist_ok=True)
+    contents = [msgspec.json.decode(file.read_bytes()) for file in files]
+    lines = ["# Benchmark report", ""]
+    for file, content in zip(files, contents, strict=True):
+        lines += [f"- `{file.name}`: {_machine(content)}"]
+    lines.append("")
+    runs = [run for content in contents for run in content["runs"]]
+    if len(_finished(runs)) > 1:
+        lines += [_picture(out, "throughput.png", plots.throughput, _finished(runs)), ""]
+    for number, run in enumerate(runs, 1):
+        lines += _section(run, number, out)
+    for name, group in _sweeps(runs).items():
+        workload, varied = name
+        title = f"{workload} over {varied}"
+        lines += [f"## {title}", "", _picture(out, f"sweep-{workload}-{varied}.png", plots.growth, group), ""]
+    page = out / "report.md"
+    page.write_text("\n".join(lines))
+    return page
+
+
+def _machine(content: Mapping[str, Any]) -> str:
+    parts = [f"{name} {value}" for name, value in content["machine"].items()]
+    parts += [f"{name} {value}" for name, value in content["versions"].items() if value is not None]
+    return ", ".join(parts)
+
+
+def _section(run: Run, number: int, out: Path) -> list[str]:
+    params = run["params"]
+    varied = "".join(f", {name} {value}" for name, value in params.get("varied", {}).items())
+    lines = [f"## {run['workload']}{varied}", ""]
+    said = {True: "yes", False: "**no**", None: "not compared"}[run["results_equal"]]
+    lines += [f"Results equal: {said}.", ""]
+    lines += _table(run["engines"])
+    failed = {name: each["error"] for name, each in run["engines"].items() if "error" in each}
+    lines += [f"- {name} failed: {_first_line(error)}" for name, error in failed.items()]
+    if failed:
+        lines.append("")
+    engines = {name: each for name, each in run["engines"].items() if each.get("trace_ms")}
+    if engines:
+        stem = f"{number:02}-{run['workload']}"
+        lines += [
+            _picture(out, f"{stem}-batches.png", plots.traces, engines),
+            _picture(out, f"{stem}-cdf.png", plots.distribution, engines),
+            "",
+        ]
+    lines += ["<details><summary>Parameters and settings</summary>", "", "```json"]
+    lines += [msgspec.json.format(msgspec.json.encode(params), indent=2).decode(), "```", "</details>", ""]
+    return lines
+
+
+def _table(engines: Mapping[str, Any]) -> list[str]:
+    baseline = next((engines[name] for name in BASELINES if "rows_per_s" in engines.get(name, {})), None)
+    floor = engines.get(FLOOR, {})
+    headings = [
+        "engine",
+        "rows/s",
+        "× baseline",
+        "× floor",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "CPU s",
+        "peak MiB",
+    ]
+    lines = [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)])]
+    for name, figures in engines.items():
+        if "rows_per_s" not in figures:
+            lines.append(_row([name, "failed", *[""] * (len(headings) - 2)]))
+            continue
+        batch_ms = figures.get("batch_ms", {})
+        cells = [name, f"{figures['rows_per_s']:,.0f}", _ratio(figures, baseline), _ratio(figures, floor)]
+        cells += [f"{batch_ms[each]:,.0f}" if each in batch_ms else "" for each in ("p50", "p95", "p99")]
+        cells.append(f"{figures['cpu_s']:,.1f}" if "cpu_s" in figures else "")
+        peak = figures.get("peak_memory_bytes")
+        cells.append("" if peak is None else f"{peak / (1 << 20):,.0f}")
+        lines.append(_row(cells))
+    return [*lines, ""]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(figures: Mapping[str, Any], other: Mapping[str, Any] | None) -> str:
+    if not other or "rows_per_s" not in other:
+        return ""
+    return f"{figures['rows_per_s'] / other['rows_per_s']:.2f}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no message"
+
+
+def _picture(out: Path, name: str, draw: Any, content: Any) -> str:
+    draw(content, out / name)
+    return f"![{name.removesuffix('.png')}]({name})"
+
+
+def _finished(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if any("rows_per_s" in each for each in run["engines"].values())]
+
+
+def _sweeps(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Runs that differ in one option, by workload and option."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        for name in run["params"].get("varied", {}):
+            found.setdefault((run["workload"], name), []).append(run)
+    return {key: group for key, group in found.items() if len(group) > 1}
