@@ -23,7 +23,10 @@ kernel-test: setup
 python-test: setup
 	.venv/bin/pytest -n 2 --dist loadfile
 
+# What the README and docs/benchmarks.md claim, in about ten minutes; figures and plots land in bench-out.
 bench: setup
-	.venv/bin/millpond bench kernel --json bench-kernel.json
-	.venv/bin/millpond bench keyed --json bench-keyed.json
-	.venv/bin/millpond bench keyed --small --json bench-small.json
+	.venv/bin/millpond bench kernel --json bench-out/kernel.json
+	.venv/bin/millpond bench keyed --engine millpond --engine spark-rocksdb --engine passthrough --json bench-out/keyed.json
+	.venv/bin/millpond bench keyed --keys 1000 --engine millpond --engine spark-rocksdb --json bench-out/few-keys.json
+	.venv/bin/millpond bench q5 lr4 --events 3000000 --json bench-out/queries.json
+	.venv/bin/millpond bench report bench-out/*.json --out bench-out
