@@ -9,12 +9,13 @@ import pytest
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed, small_windows
 from millpond.bench.papers import CLOSING_BATCHES, Paper
+from millpond.workloads.scales import STREAMS, batches, stream_schema
 
 
 def test_rows_are_dealt_out_to_batches() -> None:
-    batches = [tables["input"] for tables in Keyed(rows=250, keys=40, batch_rows=100).inputs()]
-    assert [rows.num_rows for rows in batches] == [100, 100, 50]
-    assert len(set(pa.concat_tables(batches)["key"].to_pylist())) == 40
+    inputs = [tables["input"] for tables in Keyed(rows=250, keys=40, batch_rows=100).inputs()]
+    assert [rows.num_rows for rows in inputs] == [100, 100, 50]
+    assert len(set(pa.concat_tables(inputs)["key"].to_pylist())) == 40
 
 
 def test_a_seed_gives_the_same_data_again_and_another_seed_other_data() -> None:
@@ -29,25 +30,32 @@ def test_a_seed_gives_the_same_data_again_and_another_seed_other_data() -> None:
 
 def test_small_windows_expire_and_no_row_is_late() -> None:
     workload = small_windows(seed=1)
-    batches = [tables["input"]["ts"].cast("int64").to_numpy() for tables in workload.inputs()]
+    inputs = [tables["input"]["ts"].cast("int64").to_numpy() for tables in workload.inputs()]
     watermark_us = 0
-    for times in batches:
+    for times in inputs:
         assert times.min() > watermark_us
         watermark_us = int(times.max()) - workload.watermark_seconds * 1_000_000
-    assert watermark_us > batches[0].min() + workload.window_seconds * 1_000_000
+    assert watermark_us > inputs[0].min() + workload.window_seconds * 1_000_000
 
 
 def test_a_query_reads_its_streams_and_ends_with_rows_that_close_its_windows() -> None:
     workload = Paper(query_name="q8", size="small", events=5_000, batch_events=2_000)
-    batches = list(workload.inputs())
-    assert len(batches) == 3 + CLOSING_BATCHES
-    assert {name for tables in batches for name in tables} == {"persons", "auctions"}
+    inputs = list(workload.inputs())
+    assert len(inputs) == 3 + CLOSING_BATCHES
+    assert {name for tables in inputs for name in tables} == {"persons", "auctions"}
     # One event in fifty is a person, three are auctions.
-    assert [tables["persons"].num_rows for tables in batches[:3]] == [40, 40, 20]
-    assert [tables["auctions"].num_rows for tables in batches[:3]] == [120, 120, 60]
-    times = [tables["persons"]["ts"].to_pylist() for tables in batches]
+    assert [tables["persons"].num_rows for tables in inputs[:3]] == [40, 40, 20]
+    assert [tables["auctions"].num_rows for tables in inputs[:3]] == [120, 120, 60]
+    times = [tables["persons"]["ts"].to_pylist() for tables in inputs]
     assert max(times[2]) < min(times[3])
     assert times[3] == times[4] == times[5], "closing rows must not close each other's windows"
+
+
+def test_every_stream_has_the_same_columns_with_and_without_rows() -> None:
+    for stream in STREAMS:
+        (rows,) = batches({stream: ()}, size="small", seed=1, events=200, batch_events=200)
+        assert rows[stream].num_rows > 0
+        assert rows[stream].schema == stream_schema(stream)
 
 
 def test_large_spreads_bids_over_many_more_bidders_than_small() -> None:

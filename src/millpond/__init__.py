@@ -39,8 +39,8 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the generated streams known to a session: `nexmark`, `linear-road`, `cluster-monitoring`, `ysb` and
-    `readwrite`, for `spark.readStream.format(...)` and `spark.read.format(...)`."""
+    """Makes the generated streams known to a session: `nexmark`, `linear-road`, `cluster-monitoring`, `ysb`,
+    `readwrite` and `logistics`, for `spark.readStream.format(...)` and `spark.read.format(...)`."""
     from millpond.workloads.sources import register as register_sources
 
     register_sources(spark)

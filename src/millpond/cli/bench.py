@@ -226,6 +226,12 @@ def _bytes(text: str | None) -> int | None:
     return int(number) << units.get(unit, 0)
 
 
+def _said_of(refusal: str | None) -> str:
+    if refusal is None:
+        return "runs"
+    return "needs none" if "keeps no state" in refusal else "not yet"
+
+
 @app.command("list")
 def list_queries() -> None:
     """The papers' queries, and which of them Millpond runs."""
@@ -238,8 +244,7 @@ def list_queries() -> None:
     with Console(stderr=True).status("asking Spark for the queries' plans"):
         reasons = refusal(QUERIES)
     for name, query in QUERIES.items():
-        reason = reasons[name]
-        table.add_row(name, query.mode, query.pattern, "runs" if reason is None else "not yet", query.title)
+        table.add_row(name, query.mode, query.pattern, _said_of(reasons[name]), query.title)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
 

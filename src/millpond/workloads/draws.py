@@ -71,7 +71,9 @@ class Draws:
         """A row of `length` letters each, from a to p."""
         words = -(-length // 16)
         drawn = np.stack([self.bits(field + word) for word in range(words)], axis=1).view(np.uint8)
-        nibbles = np.stack([drawn & np.uint8(15), drawn >> np.uint8(4)], axis=2).reshape(len(drawn), -1)
+        nibbles = np.stack([drawn & np.uint8(15), drawn >> np.uint8(4)], axis=2).reshape(
+            len(drawn), 2 * drawn.shape[1]
+        )
         return nibbles[:, :length] + np.uint8(ord("a"))
 
 

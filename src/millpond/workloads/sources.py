@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from millpond.workloads.cluster_monitoring import ClusterMonitoring
 from millpond.workloads.draws import event_numbers
 from millpond.workloads.linear_road import LinearRoad
+from millpond.workloads.logistics import Logistics
 from millpond.workloads.nexmark import Nexmark
 from millpond.workloads.readwrite import ReadWrite
 from millpond.workloads.traffic import Traffic
@@ -251,12 +252,17 @@ class _ReadWriteSource(_Source):
     short_name, settings_type = "readwrite", ReadWrite
 
 
+class _LogisticsSource(_Source):
+    short_name, settings_type = "logistics", Logistics
+
+
 SOURCES: tuple[type[_Source], ...] = (
     _NexmarkSource,
     _LinearRoadSource,
     _ClusterMonitoringSource,
     _YsbSource,
     _ReadWriteSource,
+    _LogisticsSource,
 )
 
 
