@@ -47,6 +47,8 @@ ENGINE_SETTINGS: dict[str, dict[str, str]] = {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider",
         f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
+        # A tenth faster than the default of 8; larger write buffers and no compression gave nothing more.
+        f"{STATE_STORE}.rocksdb.blockCacheSizeMB": "512",
     },
     "spark-rocksdb-default": {
         f"{STATE_STORE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider",
