@@ -91,7 +91,7 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
         results = _Results(plan.workload)
         runs: list[EngineRun] = []
         for attempt in range(plan.repeat):
-            for engine in _floor_second(plan.engines):
+            for engine in _floor_after_its_model(plan.engines):
                 watcher.started(engine)
                 directory = Path(scratch, f"{engine}-{attempt}")
                 directory.mkdir()
@@ -115,10 +115,13 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
         return Comparison(plan, measured_batches, shared, tuple(runs), results.difference)
 
 
-def _floor_second(engines: tuple[str, ...]) -> list[str]:
-    """The floor sends back what another engine put out, so one of them runs before it."""
-    others = [engine for engine in engines if engine != FLOOR]
-    return [*others[:1], FLOOR, *others[1:]] if FLOOR in engines else others
+def _floor_after_its_model(engines: tuple[str, ...]) -> list[str]:
+    """The floor sends back what another engine put out, so one whose output is known by batch runs before it."""
+    order = [engine for engine in engines if engine != FLOOR]
+    if FLOOR in engines:
+        first = next((place for place, engine in enumerate(order) if engine in KEEPS_BATCHES), len(order) - 1)
+        order.insert(first + 1, FLOOR)
+    return order
 
 
 def _checked(measured: Measured, batches: int) -> Measured:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
@@ -265,27 +265,25 @@ class Catalyst:
     def _hash_partitioning(self) -> Any:
         return self._class("org.apache.spark.sql.catalyst.plans.physical.HashPartitioning")
 
-    def clustered(self, frame: DataFrame, keys: list[str]) -> ClassicDataFrame:
-        """The frame, with Spark told that rows of a group lie together already: a `groupBy` on it groups within
-        each task and needs no shuffle. That is not true of the rows, so it is for partial results only."""
-        execution = frame._jdf.queryExecution()
-        rdd = execution.toRdd()
-        output = execution.analyzed().output()
-        wanted = [attribute for attribute in items(output) if str(attribute.name()) in keys]
+    def clustered(
+        self, rdd: JavaObject, output: JavaObject, keys: JavaObject, session: SparkSession
+    ) -> JavaObject:
+        """A plan's leaf over rows, with Spark told that those of a group lie together already: grouping by the keys
+        stays within each task and needs no shuffle. That is not true of the rows, so it is for partial results
+        only. `output` and `keys`: Scala sequences of attributes."""
         nothing = self.some(None)
-        plan = self._logical_rdd(
+        return self._logical_rdd(
             output,
             rdd,
-            self._hash_partitioning(self.seq(wanted), rdd.getNumPartitions()),
+            self._hash_partitioning(keys, rdd.getNumPartitions()),
             self.nil,
             False,
             nothing,
-            frame.sparkSession._jsparkSession,
+            session._jsparkSession,
             nothing,
             nothing,
             False,
         )
-        return self.frame(plan, frame.sparkSession)
 
     def check_streaming(self, plan: JavaObject, output_mode: str) -> None:
         """Raises Spark's AnalysisException where Spark would not run the plan as a stream."""

@@ -27,7 +27,7 @@ from millpond.spark.emit import emitted_frame
 from millpond.spark.figures import BatchFigures, FigureLog
 from millpond.spark.ingest import RECEIPT_SCHEMA, ingest_task, read_receipt
 from millpond.spark.plan import CutPlan
-from millpond.spark.precombine import PrecombineSwitch, combined
+from millpond.spark.precombine import Precombiner, PrecombineSwitch
 from millpond.spark.sinks import Sink
 from millpond.spark.watermark import WatermarkReader
 from millpond.storage.collect import collect
@@ -77,6 +77,9 @@ class BatchLoop:
         self._collector: threading.Thread | None = None
         self._last_size: tuple[int, int] | None = None
         self._switches = [PrecombineSwitch() for _ in plan.operators]
+        self._precombiners = [
+            None if form is None else Precombiner(plan.catalyst, form) for form in plan.precombined
+        ]
         self._closing = threading.Lock()
         self._closed = False
         self.stopping = threading.Event()
@@ -229,12 +232,12 @@ class BatchLoop:
         tasks = self._wanted_tasks(size)
         if tasks is not None:
             frame = frame.coalesce(tasks)
-        form = self._plan.precombined[operator]
+        precombiner = self._precombiners[operator]
         switch = self._switches[operator]
         weight = None
-        if form is not None and switch.on:
-            frame = combined(self._plan.catalyst, frame, form)
-            spec, weight = form.spec, form.weight
+        if precombiner is not None and switch.on:
+            frame = precombiner.combined(frame)
+            spec, weight = precombiner.form.spec, precombiner.form.weight
         task = ingest_task(
             self._service.endpoint,
             at,

@@ -7,9 +7,9 @@ from pyspark.sql import functions as F
 
 from millpond.semantics.operator import Panes
 from millpond.semantics.precombine import Partial, Precombined
-from millpond.spark.jvm import Catalyst
+from millpond.spark.jvm import Catalyst, JavaObject, items
 
-__all__ = ["PrecombineSwitch", "combined"]
+__all__ = ["PrecombineSwitch", "Precombiner"]
 
 _BEGIN_BELOW = 0.1
 """Groups for each row: Spark's own hash table then costs less than handing the rows over."""
@@ -33,17 +33,40 @@ class PrecombineSwitch:
             self.on = groups < _BEGIN_BELOW
 
 
-def combined(catalyst: Catalyst, frame: DataFrame, form: Precombined) -> DataFrame:
-    """One row per group and task of the operator's input rows, as `form.spec` reads them."""
-    names = frame.columns
-    keys = names[: len(form.spec.keys)]
-    if form.time is not None:
-        time = _representative(F.col(names[form.time]), form)
-        frame = frame.withColumn("time", time)
-        keys = [*keys, "time"]
-    parts = [_partial(names, partial).alias(f"p{i}") for i, partial in enumerate(form.partials)]
-    rows = F.count(F.lit(1)).alias("rows")
-    return catalyst.clustered(frame, keys).groupBy(*keys).agg(*parts, rows)
+class Precombiner:
+    """One operator's aggregate over a task's rows. Building and analysing it takes a while, so that is done once; a
+    batch only puts its own rows below it."""
+
+    def __init__(self, catalyst: Catalyst, form: Precombined) -> None:
+        self._catalyst = catalyst
+        self.form = form
+        self._aggregate: tuple[JavaObject, JavaObject, JavaObject] | None = None
+        """The plan, and of the rows below it all columns and those that are grouped by."""
+
+    def combined(self, frame: DataFrame) -> DataFrame:
+        """One row per group and task of the operator's input rows, as `form.spec` reads them."""
+        if self.form.time is not None:
+            time = _representative(F.col(frame.columns[self.form.time]), self.form)
+            frame = frame.withColumn("time", time)
+        rdd = frame._jdf.queryExecution().toRdd()
+        if self._aggregate is None:
+            self._aggregate = self._built(frame, rdd)
+        plan, output, keys = self._aggregate
+        leaf = self._catalyst.clustered(rdd, output, keys, frame.sparkSession)
+        return self._catalyst.frame(plan.withNewChildren(self._catalyst.seq([leaf])), frame.sparkSession)
+
+    def _built(self, frame: DataFrame, rdd: JavaObject) -> tuple[JavaObject, JavaObject, JavaObject]:
+        names = frame.columns
+        grouped = names[: len(self.form.spec.keys)]
+        if self.form.time is not None:
+            grouped = [*grouped, "time"]
+        output = frame._jdf.queryExecution().analyzed().output()
+        keys = self._catalyst.seq(column for column in items(output) if str(column.name()) in grouped)
+        leaf = self._catalyst.clustered(rdd, output, keys, frame.sparkSession)
+        parts = [_partial(names, partial).alias(f"p{i}") for i, partial in enumerate(self.form.partials)]
+        rows = F.count(F.lit(1)).alias("rows")
+        combined = self._catalyst.frame(leaf, frame.sparkSession).groupBy(*grouped).agg(*parts, rows)
+        return combined._jdf.queryExecution().analyzed(), output, keys
 
 
 def _representative(time: Column, form: Precombined) -> Column:
