@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond._kernel import BUCKETS, Combiner, Store
-from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.semantics.operator import AggregateSpec, OutputMode
 from millpond.spark.plan import CutPlan, cut
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
@@ -74,7 +74,7 @@ def read(source: DataFrame) -> list[pa.RecordBatch]:
     return gathered
 
 
-def emitted_by(spec: OperatorSpec, batches: list[pa.RecordBatch]) -> pa.Table:
+def emitted_by(spec: AggregateSpec, batches: list[pa.RecordBatch]) -> pa.Table:
     """All groups and windows that the rows make."""
     layout = layout_of(spec)
     combiner = Combiner(layout, [0])

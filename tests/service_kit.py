@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond._kernel import BUCKETS, Combiner
-from millpond.semantics.operator import Aggregate, Column, OperatorSpec, OutputMode, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, OutputMode, Panes
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
     BatchTry,
@@ -38,9 +38,9 @@ _BUFFERS = [("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())]
 _BOUNDS = [("start", pa.int64()), ("end", pa.int64())]
 
 
-def counts(window_us: int | None = None) -> OperatorSpec:
+def counts(window_us: int | None = None) -> AggregateSpec:
     """Count and sum per key, in tumbling windows if a length is given."""
-    return OperatorSpec(
+    return AggregateSpec(
         name="aggregate-0",
         keys=(Column("k", "bigint"),),
         aggregates=(Aggregate("count", (), text="count(1)"), Aggregate("sum_int", (1,), text="sum(v)")),
@@ -57,7 +57,7 @@ class Driver(AbstractContextManager["Driver"]):
         self,
         directory: Path,
         *,
-        spec: OperatorSpec | None = None,
+        spec: AggregateSpec | None = None,
         shards: int = 2,
         mode: OutputMode = "update",
         **settings: int | float,

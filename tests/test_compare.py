@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.semantics.compare import differences
-from millpond.semantics.operator import Aggregate, Column, KeyedTime, OperatorSpec, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, KeyedTime, Panes
 
 WINDOW = Column("window", "struct<start:timestamp,end:timestamp>")
 
@@ -18,7 +18,7 @@ def _schema(*types: pa.DataType) -> bytes:
     return bytes(pa.schema([(f"c{i}", kind) for i, kind in enumerate(types)]).serialize())
 
 
-SPEC = OperatorSpec(
+SPEC = AggregateSpec(
     name="aggregate-0",
     keys=(Column("bidder", "bigint"), Column("city", "string")),
     aggregates=(Aggregate("count", (), None, "count(1)"), Aggregate("max", (2,), None, "max(at) timestamp")),
@@ -28,7 +28,7 @@ SPEC = OperatorSpec(
 )
 
 
-def _changed(**changes: Any) -> OperatorSpec:
+def _changed(**changes: Any) -> AggregateSpec:
     return msgspec.structs.replace(SPEC, **changes)
 
 

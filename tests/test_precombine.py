@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from millpond._kernel import Combiner, Store
-from millpond.semantics.operator import Aggregate, Column, OperatorSpec, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, Panes
 from millpond.semantics.precombine import precombined
 from millpond.spark.precombine import PrecombineSwitch
 from millpond.state.layout import layout_of
@@ -21,8 +21,8 @@ AGGREGATES = (
 )
 
 
-def operator(*aggregates: Aggregate) -> OperatorSpec:
-    return OperatorSpec(
+def operator(*aggregates: Aggregate) -> AggregateSpec:
+    return AggregateSpec(
         name="test",
         keys=(Column("k", "string"),),
         aggregates=aggregates,
@@ -32,7 +32,7 @@ def operator(*aggregates: Aggregate) -> OperatorSpec:
     )
 
 
-def contents(spec: OperatorSpec, rows: pa.RecordBatch, weight: int | None) -> tuple[list[object], int, int]:
+def contents(spec: AggregateSpec, rows: pa.RecordBatch, weight: int | None) -> tuple[list[object], int, int]:
     """What a store holds after these rows, and how many rows were counted and late."""
     layout = layout_of(spec)
     combiner = Combiner(layout, [0], 9, weight)

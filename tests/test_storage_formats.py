@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptState
-from millpond.semantics.operator import Aggregate, Column, OperatorSpec, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, Panes
 from millpond.storage import manifest as manifests
 from millpond.storage import names, records
 from millpond.storage.manifest import Manifest, RunRef, SliceState, StoreState
 from millpond.storage.records import CommitRecord, OwnerRecord
 
 NUMBERS = st.integers(0, 2**63)
-OPERATOR = OperatorSpec(
+OPERATOR = AggregateSpec(
     name="counts",
     keys=(Column("bidder", "bigint"),),
     aggregates=(Aggregate("count", (), text="count(1)"),),

@@ -12,10 +12,11 @@ use crate::aggregate::Partials;
 use crate::arena::Arena;
 use crate::encoded::ByteColumn;
 use crate::error::{Error, Result};
-use crate::hash::{BUCKETS, bucket, hash_key};
+use crate::hash::hash_key;
 use crate::index::{Found, Index};
 use crate::key::KeyRows;
 use crate::layout::Layout;
+use crate::shards::Shards;
 use crate::time::Placement;
 
 /// Rows encoded at once: enough to work by column, few enough to stay in the processor's cache.
@@ -32,8 +33,7 @@ const MOST_BATCH_BYTES: usize = 1 << 30;
 
 pub struct Combiner {
     layout: Arc<Layout>,
-    shard_of_bucket: Vec<u32>,
-    shards: usize,
+    shards: Shards,
     late_before: Option<i64>,
     /// The column that says how many rows a row stands for.
     weight: Option<usize>,
@@ -74,21 +74,10 @@ impl Combiner {
         shard_starts: &[u32],
         late_before: Option<i64>,
     ) -> Result<Self> {
-        let rising = shard_starts.windows(2).all(|pair| pair[0] < pair[1]);
-        let within = shard_starts.last().is_some_and(|last| *last < BUCKETS);
-        if shard_starts.first() != Some(&0) || !rising || !within {
-            return Err(Error::invalid(format!(
-                "the first buckets of shards must rise from 0 and stay below {BUCKETS}"
-            )));
-        }
-        let shard_of_bucket = (0..BUCKETS)
-            .map(|bucket| shard_starts.partition_point(|start| *start <= bucket) as u32 - 1)
-            .collect();
         Ok(Self {
             groups: Groups::new(&layout),
             layout,
-            shard_of_bucket,
-            shards: shard_starts.len(),
+            shards: Shards::new(shard_starts)?,
             late_before,
             weight: None,
             rows: 0,
@@ -161,9 +150,9 @@ impl Combiner {
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let mut starts = vec![0_usize; self.shards + 1];
+        let mut starts = vec![0_usize; self.shards.count() + 1];
         for hash in &groups.hashes {
-            starts[self.shard(*hash) + 1] += 1;
+            starts[self.shards.of(*hash) + 1] += 1;
         }
         if let Some(shard) = starts.iter().skip(1).position(|count| *count == rows)
             && let (Some(key), Some(value)) = (self.layout.key_width(), self.layout.value_width())
@@ -178,18 +167,18 @@ impl Combiner {
                 .encoded_batch(groups.hashes, groups.slices, keys, values)?;
             return Ok(vec![(shard, batch)]);
         }
-        for shard in 0..self.shards {
+        for shard in 0..self.shards.count() {
             starts[shard + 1] += starts[shard];
         }
         let mut next = starts.clone();
         let mut order = vec![0_u32; rows];
         for (row, hash) in groups.hashes.iter().enumerate() {
-            let place = &mut next[self.shard(*hash)];
+            let place = &mut next[self.shards.of(*hash)];
             order[*place] = row as u32;
             *place += 1;
         }
         let mut drained = Vec::new();
-        for shard in 0..self.shards {
+        for shard in 0..self.shards.count() {
             let mut rest = &order[starts[shard]..starts[shard + 1]];
             while !rest.is_empty() {
                 let (batch, taken) = groups.gather(&self.layout, rest)?;
@@ -198,10 +187,6 @@ impl Combiner {
             }
         }
         Ok(drained)
-    }
-
-    fn shard(&self, hash: u64) -> usize {
-        self.shard_of_bucket[bucket(hash) as usize] as usize
     }
 }
 

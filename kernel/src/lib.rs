@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod arena;
+pub mod blob;
 pub mod codec;
 pub mod combiner;
 pub mod cursor;
@@ -21,11 +22,13 @@ pub mod py;
 pub mod py_nexmark;
 pub mod py_store;
 mod raw;
+pub mod router;
 pub mod rows;
 pub mod run;
 pub mod run_format;
 pub mod run_writer;
 pub mod scan;
+pub mod shards;
 pub mod slice;
 pub mod sort;
 pub mod store;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::{Array, RecordBatch};
+use arrow_data::ArrayData;
 use arrow_pyarrow::PyArrowType;
 use arrow_schema::Schema;
 use pyo3::prelude::*;
@@ -11,6 +12,7 @@ use crate::combiner::Combiner;
 use crate::error::{DamagedFile, Error, KernelError, NewerFormat, Overflow};
 use crate::hash::BUCKETS;
 use crate::layout::{AggregateSpec, Layout};
+use crate::router::Router;
 use crate::time::Time;
 
 #[pyclass(name = "Layout", module = "millpond._kernel", frozen)]
@@ -115,6 +117,54 @@ impl PyCombiner {
     }
 }
 
+#[pyclass(name = "Router", module = "millpond._kernel")]
+pub struct PyRouter {
+    router: Router,
+}
+
+#[pymethods]
+impl PyRouter {
+    #[new]
+    #[pyo3(signature = (layout, shard_starts, late_before_us=None))]
+    fn new(
+        layout: &PyLayout,
+        shard_starts: Vec<u32>,
+        late_before_us: Option<i64>,
+    ) -> PyResult<Self> {
+        let layout = Arc::clone(&layout.layout);
+        let router = Router::new(layout, &shard_starts, late_before_us)?;
+        Ok(Self { router })
+    }
+
+    fn route(
+        &mut self,
+        py: Python<'_>,
+        batch: PyArrowType<RecordBatch>,
+    ) -> PyResult<Vec<(usize, i64, PyArrowType<ArrayData>)>> {
+        let routes = py.detach(|| self.router.route(&batch.0))?;
+        Ok(routes
+            .into_iter()
+            .map(|route| {
+                (
+                    route.shard,
+                    route.slice,
+                    PyArrowType(route.rows.into_data()),
+                )
+            })
+            .collect())
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.router.rows()
+    }
+
+    #[getter]
+    fn late_rows(&self) -> u64 {
+        self.router.late_rows()
+    }
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("BUCKETS", BUCKETS)?;
@@ -123,5 +173,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NewerFormat", py.get_type::<NewerFormat>())?;
     module.add("Overflow", py.get_type::<Overflow>())?;
     module.add_class::<PyLayout>()?;
-    module.add_class::<PyCombiner>()
+    module.add_class::<PyCombiner>()?;
+    module.add_class::<PyRouter>()
 }

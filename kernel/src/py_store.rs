@@ -9,7 +9,9 @@ use arrow_array::{Array, RecordBatch};
 use arrow_data::ArrayData;
 use arrow_pyarrow::PyArrowType;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
+use crate::blob;
 use crate::error::{Error, Result};
 use crate::merge;
 use crate::pack::{FORMAT_VERSION, PackWriter};
@@ -41,6 +43,10 @@ impl PyPackWriter {
         Ok(Self {
             writer: Mutex::new(writer),
         })
+    }
+
+    fn append(&self, py: Python<'_>, bytes: &[u8]) -> PyResult<(u64, u64)> {
+        Ok(py.detach(|| blob::append(&mut *lock(&self.writer)?, bytes))?)
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
@@ -100,6 +106,17 @@ impl PyRun {
 
 fn shared(runs: Vec<PyRef<'_, PyRun>>) -> Vec<Arc<Run>> {
     runs.iter().map(|run| Arc::clone(&run.run)).collect()
+}
+
+#[pyfunction]
+fn read_blob<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    offset: u64,
+    length: u64,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = py.detach(|| blob::read(&path, offset, length))?;
+    Ok(PyBytes::new(py, &bytes))
 }
 
 #[pyfunction]
@@ -343,5 +360,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPackWriter>()?;
     module.add_class::<PyRun>()?;
     module.add_class::<PyStore>()?;
+    module.add_function(wrap_pyfunction!(read_blob, module)?)?;
     module.add_function(wrap_pyfunction!(merge_runs, module)?)
 }

@@ -71,13 +71,32 @@ class Combiner:
     def memory_bytes(self) -> int: ...
 
 @final
+class Router:
+    """Says where the rows of an operator go that keeps rows as they are."""
+
+    def __new__(cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None) -> Router:
+        """`layout`: the keys and the time; see `Combiner` for the rest."""
+    def route(self, batch: pa.RecordBatch) -> list[tuple[int, int, pa.Array]]:
+        """(shard, slice, numbers of the rows that go there, in order), late rows left out."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+
+@final
 class PackWriter:
     """Writes one pack: a header and any number of runs. Nothing is readable before `finish`."""
 
     def __new__(cls, path: str, buffer_bytes: int = ...) -> PackWriter: ...
+    def append(self, bytes: bytes) -> tuple[int, int]:
+        """Writes bytes that the kernel does not look into, with a checksum, as a run of their own; returns its
+        offset and length."""
     def finish(self) -> int:
         """Flushes to disk and returns the pack's length; a pack without runs is removed and gives 0."""
     def discard(self) -> None: ...
+
+def read_blob(path: str, offset: int, length: int) -> bytes:
+    """What `PackWriter.append` wrote, checked."""
 
 @final
 class Run:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from millpond.semantics.operator import Aggregate, Column, KeyedTime, OperatorSpec, Panes, TimeSpec
+import pyarrow as pa
+
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateSpec,
+    Column,
+    KeyedTime,
+    OperatorSpec,
+    Panes,
+    TimeSpec,
+    WindowRowsSpec,
+)
 
 __all__ = ["differences"]
 
@@ -23,7 +34,7 @@ def differences(old: Sequence[OperatorSpec], new: Sequence[OperatorSpec]) -> lis
         place = f"operator {after.name}: "
         changes = [
             *_key_changes(before.keys, after.keys),
-            *_aggregate_changes(before, after),
+            *_kept_changes(before, after),
             *_time_changes(before.time, after.time),
         ]
         found += [place + change for change in changes]
@@ -48,7 +59,30 @@ def _key_changes(old: Sequence[Column], new: Sequence[Column]) -> list[str]:
     return changes
 
 
-def _aggregate_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
+def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
+    match old, new:
+        case AggregateSpec(), AggregateSpec():
+            return _aggregate_changes(old, new)
+        case WindowRowsSpec(), WindowRowsSpec():
+            return _row_changes(old, new)
+    return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
+
+
+_KINDS: dict[type, str] = {AggregateSpec: "merged aggregates", WindowRowsSpec: "the rows of windows"}
+
+
+def _row_changes(old: WindowRowsSpec, new: WindowRowsSpec) -> list[str]:
+    """What is computed on kept rows may change; the rows themselves may not."""
+    before, after = (_kept_columns(spec) for spec in (old, new))
+    return [] if before == after else [f"the kept columns were {before}, are {after}"]
+
+
+def _kept_columns(spec: WindowRowsSpec) -> str:
+    fields = (spec.input_schema.field(i) for i in spec.kept_columns)
+    return ", ".join(f"{field.name} {_arrow_name(field.type)}" for field in fields)
+
+
+def _aggregate_changes(old: AggregateSpec, new: AggregateSpec) -> list[str]:
     changes: list[str] = []
     for i, (before, after) in enumerate(zip_longest(old.aggregates, new.aggregates), start=1):
         if before is None:
@@ -64,10 +98,14 @@ def _aggregate_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
     return changes
 
 
-def _input_types(spec: OperatorSpec, aggregate: Aggregate) -> str:
-    """As Arrow names them; a timestamp's time zone is the session's and belongs to no stored value."""
-    kinds = (str(spec.input_schema.field(i).type) for i in aggregate.inputs)
-    return ", ".join("timestamp[us]" if kind.startswith("timestamp[us") else kind for kind in kinds)
+def _input_types(spec: AggregateSpec, aggregate: Aggregate) -> str:
+    return ", ".join(_arrow_name(spec.input_schema.field(i).type) for i in aggregate.inputs)
+
+
+def _arrow_name(kind: pa.DataType) -> str:
+    """A timestamp's time zone is the session's and belongs to no stored value."""
+    name = str(kind)
+    return "timestamp[us]" if name.startswith("timestamp[us") else name
 
 
 def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:

@@ -14,12 +14,14 @@ import pyarrow as pa
 __all__ = [
     "Aggregate",
     "AggregateOp",
+    "AggregateSpec",
     "Column",
     "KeyedTime",
     "OperatorSpec",
     "OutputMode",
     "Panes",
     "TimeSpec",
+    "WindowRowsSpec",
 ]
 
 OutputMode = Literal["append", "update", "complete"]
@@ -91,20 +93,18 @@ class KeyedTime(msgspec.Struct, frozen=True, tag="keyed"):
 TimeSpec = Panes | KeyedTime
 
 
-class OperatorSpec(msgspec.Struct, frozen=True):
-    """Everything the kernel and the service need to know of one keyed aggregate."""
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What all operators have."""
 
     name: str
     keys: tuple[Column, ...]
-    """The group keys, windows of `Panes` left out. Key i is column i of the input schema."""
-    aggregates: tuple[Aggregate, ...]
+    """The group keys, windows of `Panes` left out."""
     time: TimeSpec | None
-    """None: groups never expire."""
+    """None: what is kept never expires."""
     input_ipc: bytes
-    """Arrow schema of what ingest tasks read: keys first, then the other columns, in any order."""
+    """Arrow schema of what ingest tasks read."""
     output_ipc: bytes
-    """Arrow schema of what is emitted: keys, buffers of the aggregates in order, and for `Panes` the window's
-    start and end as the last two columns."""
+    """Arrow schema of what is emitted; for `Panes` the window's start and end are the last two columns."""
 
     @property
     def input_schema(self) -> pa.Schema:
@@ -113,3 +113,25 @@ class OperatorSpec(msgspec.Struct, frozen=True):
     @property
     def output_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.output_ipc))
+
+
+class AggregateSpec(Spec, frozen=True, kw_only=True, tag="aggregate"):
+    """A keyed aggregate that is kept merged. It reads keys first, then other columns in any order, and emits keys
+    and the buffers of the aggregates in order. Key i is column i of the input schema."""
+
+    aggregates: tuple[Aggregate, ...]
+
+
+class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
+    """Rows that are kept as they are until their window ends, for what Spark then computes on all of them. It emits
+    the kept columns. The keys only say which rows belong together."""
+
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    kept_columns: tuple[int, ...]
+    """Positions of what is kept, in the order in which it is emitted."""
+    purpose: str
+    """What is computed on the rows, as the query writes it; for messages and comparison."""
+
+
+OperatorSpec = AggregateSpec | WindowRowsSpec

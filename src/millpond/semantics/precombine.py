@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from millpond.semantics.operator import Aggregate, AggregateOp, OperatorSpec
+from millpond.semantics.operator import Aggregate, AggregateOp, AggregateSpec, OperatorSpec
 
 __all__ = ["Partial", "Precombined", "precombined"]
 
@@ -43,7 +43,7 @@ class Partial(msgspec.Struct, frozen=True):
 class Precombined(msgspec.Struct, frozen=True):
     """Columns of a combined row: keys, the time (if any), the partial results, and how many rows it stands for."""
 
-    spec: OperatorSpec
+    spec: AggregateSpec
     """The operator over combined rows: other inputs, the same state."""
     partials: tuple[Partial, ...]
     time: int | None
@@ -57,6 +57,8 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
 
     `ansi`: whether Spark's own sums fail on an overflow in this session, as `sum_int` does.
     """
+    if not isinstance(spec, AggregateSpec):
+        return None
     other_overflow = "sum_int_wrapping" if ansi else "sum_int"
     if any(aggregate.op not in _FUNCTIONS or aggregate.op == other_overflow for aggregate in spec.aggregates):
         return None

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond._kernel import PackWriter, Run, merge_runs
-from millpond.state.shard import OperatorShard
+from millpond._kernel import PackWriter
+from millpond.state.shard import Merge, OperatorShard
 from millpond.storage.manifest import RunRef
 
 __all__ = ["Compacted", "Compaction", "Compactor"]
@@ -26,9 +26,7 @@ class Compaction:
     store: OperatorShard
     slice: int
     inputs: tuple[RunRef, ...]
-    runs: tuple[Run, ...]
-    whole: bool
-    """Nothing older lies below the inputs."""
+    merge: Merge
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,8 @@ class Compactor:
     def _merge(self, compaction: Compaction) -> Compacted:
         path = self._new_path()
         writer = PackWriter(str(path))
-        store = compaction.store
         try:
-            offset, length, rows = merge_runs(
-                store.layout,
-                list(compaction.runs),
-                writer,
-                store.first_bucket,
-                store.end_bucket,
-                compaction.whole,
-            )
+            offset, length, rows = compaction.merge(writer)
             writer.finish()
         except BaseException:
             writer.discard()

@@ -33,8 +33,8 @@ from millpond.service.messages import (
 )
 from millpond.service.spool import Budget, Spool
 from millpond.service.staging import Staging
-from millpond.state.layout import layout_of
-from millpond.state.shard import FlushedRun, OperatorShard
+from millpond.state.opening import open_shard
+from millpond.state.shard import FlushedRun, OperatorShard, Place
 from millpond.storage.manifest import Manifest, RunRef
 from millpond.storage.names import pack_name
 from millpond.storage.protocol import publish_manifest, publish_pack, read_manifest
@@ -75,24 +75,13 @@ class ServedQuery:
         starts = (*request.shard_starts, BUCKETS)
         shards = len(request.shard_starts)
         memory = request.settings.memory_bytes // (shards * len(request.operators))
-        stores = []
-        for operator, spec in enumerate(request.operators):
-            layout = layout_of(spec)
-            stores.append(
-                [
-                    OperatorShard(
-                        operator,
-                        shard,
-                        spec,
-                        layout,
-                        first_bucket=starts[shard],
-                        end_bucket=starts[shard + 1],
-                        memory_bytes=memory,
-                    )
-                    for shard in range(shards)
-                ]
-            )
-        return stores
+        return [
+            [
+                open_shard(Place(operator, shard, starts[shard], starts[shard + 1], memory), spec)
+                for shard in range(shards)
+            ]
+            for operator, spec in enumerate(request.operators)
+        ]
 
     def _restore(self, manifest: Manifest) -> None:
         paths: dict[str, str] = {}
@@ -130,25 +119,15 @@ class ServedQuery:
     def _seal_shard(self, store: OperatorShard, request: SealRequest) -> int:
         buffer_bytes = self._settings.write_buffer_bytes // len(self._stores[0]) // len(self._stores)
         for rows in self._staging.take(store.operator, store.shard, request.receipts):
-            store.merge(rows)
+            store.apply(rows)
             if store.dirty_bytes > buffer_bytes:
                 self._flush([store])
-        if not store.spec.keys and store.spec.time is None:
-            self._merge_identity(store)
         outputs = Spool(store.spec.output_schema, self._budget, self._spool_directory)
         self._outputs[store.operator, store.shard] = outputs
         for batch in store.fire(request.mode, request.before_us, request.watermark_us):
             outputs.append(batch)
         outputs.finish()
         return outputs.rows
-
-    @staticmethod
-    def _merge_identity(store: OperatorShard) -> None:
-        """An aggregate without keys has its one group even when no row ever came."""
-        identity = store.layout.identity()
-        bucket = identity.column("hash")[0].as_py() * BUCKETS >> 64
-        if store.first_bucket <= bucket < store.end_bucket:
-            store.merge(identity)
 
     def outputs(self, key: OutputKey) -> Spool:
         self._check(key.at)
@@ -316,6 +295,5 @@ def _compaction(
         store=store,
         slice=slice_,
         inputs=refs[first : first + count],
-        runs=tuple(store.open_runs(slice_)[first : first + count]),
-        whole=first == 0,
+        merge=store.merge_of(slice_, first, count),
     )

@@ -6,18 +6,19 @@ function consumes its whole input, because Spark throws away a worker that leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
 import pyarrow as pa
 
-from millpond._kernel import Combiner, Overflow
+from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
 from millpond.service.client import connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.wire import decode, encode
-from millpond.state.layout import layout_of
+from millpond.state.opening import sorter_of
 
-__all__ = ["RECEIPT_SCHEMA", "emit_task", "ingest_task", "read_receipt"]
+__all__ = ["RECEIPT_SCHEMA", "IngestOrder", "emit_task", "ingest", "ingest_task", "read_receipt"]
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -27,45 +28,40 @@ _DRAIN_BYTES = 64 << 20
 """What a task gathers before it sends; combining more would need memory that grows with the partition."""
 
 
-def ingest_task(
-    endpoint: Endpoint,
-    at: BatchTry,
-    operator: int,
-    spec: OperatorSpec,
-    shard_starts: tuple[int, ...],
-    late_before_us: int | None,
-    weight: int | None = None,
-) -> Task:
-    """A `mapInArrow` function: combines the partition's rows, stages them, yields one receipt. `weight`: the column
-    that says how many rows each row stands for."""
-    spec_bytes = encode(spec)
+class IngestOrder(msgspec.Struct, frozen=True):
+    """What the tasks of one ingest job have in common."""
+
+    endpoint: Endpoint
+    at: BatchTry
+    operator: int
+    spec: OperatorSpec
+    shard_starts: tuple[int, ...]
+    late_before_us: int | None
+    weight: int | None = None
+    """The column that says how many rows each row stands for."""
+
+
+def ingest_task(order: IngestOrder) -> Task:
+    """A `mapInArrow` function: sorts out the partition's rows, stages them, yields one receipt."""
+    order_bytes = encode(order)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        key = StageKey(at, operator, context.partitionId(), context.taskAttemptId())
-        receipt = _ingest(
-            endpoint, key, decode(spec_bytes, OperatorSpec), shard_starts, late_before_us, weight, batches
+        receipt = ingest(
+            decode(order_bytes, IngestOrder), context.partitionId(), context.taskAttemptId(), batches
         )
         yield pa.RecordBatch.from_pydict({"receipt": pa.array([encode(receipt)], pa.binary())})
 
     return run
 
 
-def _ingest(
-    endpoint: Endpoint,
-    key: StageKey,
-    spec: OperatorSpec,
-    shard_starts: tuple[int, ...],
-    late_before_us: int | None,
-    weight: int | None,
-    batches: Iterator[pa.RecordBatch],
-) -> Receipt:
-    layout = layout_of(spec)
-    schema = spec.input_schema
-    combiner = Combiner(layout, list(shard_starts), late_before_us, weight)
-    staged = [0] * len(shard_starts)
+def ingest(order: IngestOrder, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> Receipt:
+    """Stages the rows of one task attempt."""
+    schema = order.spec.input_schema
+    sorter, staged_schema = sorter_of(order.spec, order.shard_starts, order.late_before_us, order.weight)
+    staged = [0] * len(order.shard_starts)
     overflow: str | None = None
 
     def gathered() -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -73,27 +69,28 @@ def _ingest(
         for batch in batches:
             if overflow is None:
                 try:
-                    combiner.push(_as_declared(batch, schema))
+                    sorter.push(_as_declared(batch, schema))
                 except Overflow as error:
                     overflow = str(error)
-                if combiner.memory_bytes > _DRAIN_BYTES:
+                if sorter.memory_bytes > _DRAIN_BYTES:
                     yield from counted()
         yield from counted()
 
     def counted() -> Iterator[tuple[int, pa.RecordBatch]]:
-        for shard, rows in combiner.drain():
+        for shard, rows in sorter.drain():
             staged[shard] += rows.num_rows
             yield shard, rows
 
     rows = gathered()
     first = next(rows, None)
     if first is not None:
-        connect(endpoint).stage(key, layout.encoded_schema, _chain(first, rows))
+        key = StageKey(order.at, order.operator, task, attempt)
+        connect(order.endpoint).stage(key, staged_schema, _chain(first, rows))
     return Receipt(
-        task=key.task,
-        attempt=key.attempt,
-        input_rows=combiner.rows,
-        late_rows=combiner.late_rows,
+        task=task,
+        attempt=attempt,
+        input_rows=sorter.rows,
+        late_rows=sorter.late_rows,
         staged_rows=tuple(staged),
         overflow=overflow,
     )

@@ -25,7 +25,7 @@ from millpond.settings import Settings
 from millpond.spark.checkpoint import offsets_digest
 from millpond.spark.emit import emitted_frame
 from millpond.spark.figures import BatchFigures, FigureLog
-from millpond.spark.ingest import RECEIPT_SCHEMA, ingest_task, read_receipt
+from millpond.spark.ingest import RECEIPT_SCHEMA, IngestOrder, ingest_task, read_receipt
 from millpond.spark.plan import CutPlan
 from millpond.spark.precombine import Precombiner, PrecombineSwitch
 from millpond.spark.sinks import Sink
@@ -238,7 +238,7 @@ class BatchLoop:
         if precombiner is not None and switch.on:
             frame = precombiner.combined(frame)
             spec, weight = precombiner.form.spec, precombiner.form.weight
-        task = ingest_task(
+        order = IngestOrder(
             self._service.endpoint,
             at,
             operator,
@@ -247,7 +247,8 @@ class BatchLoop:
             before_us if spec.time is not None else None,
             weight,
         )
-        receipts = tuple(read_receipt(row[0]) for row in frame.mapInArrow(task, RECEIPT_SCHEMA).collect())
+        tasks_done = frame.mapInArrow(ingest_task(order), RECEIPT_SCHEMA).collect()
+        receipts = tuple(read_receipt(row[0]) for row in tasks_done)
         switch.note(
             sum(receipt.input_rows for receipt in receipts),
             sum(sum(receipt.staged_rows) for receipt in receipts),

@@ -15,9 +15,9 @@ from millpond.errors import InternalError, InvalidQuery
 from millpond.semantics.operator import (
     Aggregate,
     AggregateOp,
+    AggregateSpec,
     Column,
     KeyedTime,
-    OperatorSpec,
     OutputMode,
     Panes,
     TimeSpec,
@@ -40,7 +40,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Operator:
-    spec: OperatorSpec
+    spec: AggregateSpec
     emitted: StructType
     below: JavaObject
     """The plan that gives the operator's rows."""
@@ -274,7 +274,7 @@ class _Builder:
         emitted = struct_of(
             list(zip(emitted_names, (_python_type(slot.attribute) for slot in slots), strict=True))
         )
-        spec = OperatorSpec(
+        spec = AggregateSpec(
             name=self._name,
             keys=tuple(keys),
             aggregates=tuple(self._buffers.aggregates),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from millpond._kernel import Store
-from millpond.semantics.operator import KeyedTime, OperatorSpec, OutputMode, Panes
+from millpond.semantics.operator import AggregateSpec, KeyedTime, OutputMode, Panes
 from millpond.semantics.windows import due_windows, expired_slices, pane_slices, windows_of_slice
 
 __all__ = ["NEVER", "fire"]
@@ -21,7 +21,7 @@ NEVER = 2**63 - 1
 
 
 def fire(
-    store: Store, spec: OperatorSpec, mode: OutputMode, before_us: int, watermark_us: int
+    store: Store, spec: AggregateSpec, mode: OutputMode, before_us: int, watermark_us: int
 ) -> Iterator[pa.RecordBatch]:
     """Yields the batch's outputs in the operator's output schema, then removes what has expired."""
     schema = spec.output_schema

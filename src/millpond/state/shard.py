@@ -1,22 +1,35 @@
-"""One operator in one shard: the kernel's store and the names of the runs that it rests on.
+"""One operator in one shard: a store, and the names of the runs that it rests on.
 
-The kernel knows runs, the storage knows packs; this is where the two are kept in step. A batch's runs are
-pending until the batch is committed.
+The stores know runs, the storage knows packs; this is where the two are kept in step, whatever the store. A batch's
+runs are pending until the batch is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond._kernel import Layout, PackWriter, Run, Store
+from millpond._kernel import PackWriter
 from millpond.semantics.operator import OperatorSpec, OutputMode
-from millpond.state.firing import fire
 from millpond.storage.manifest import RunRef, SliceState, StoreState
 
-__all__ = ["FlushedRun", "OperatorShard"]
+__all__ = ["FlushedRun", "Merge", "OperatorShard", "Place"]
+
+Merge = Callable[[PackWriter], tuple[int, int, int]]
+"""Writes several runs as one and returns its offset, length and rows. It runs beside batches, on another thread."""
+
+
+class Place(NamedTuple):
+    """Which part of an operator's state it is, and what it may hold in memory."""
+
+    operator: int
+    shard: int
+    first_bucket: int
+    end_bucket: int
+    memory_bytes: int
 
 
 class FlushedRun(NamedTuple):
@@ -28,51 +41,84 @@ class FlushedRun(NamedTuple):
     rows: int
 
 
-class OperatorShard:
-    def __init__(
-        self,
-        operator: int,
-        shard: int,
-        spec: OperatorSpec,
-        layout: Layout,
-        *,
-        first_bucket: int,
-        end_bucket: int,
-        memory_bytes: int,
-    ) -> None:
-        self.operator = operator
-        self.shard = shard
+class OperatorShard(ABC):
+    """What a service asks of a store. `apply` and what `fire` removes belong to the running batch until `commit` or
+    `abort`."""
+
+    def __init__(self, place: Place, spec: OperatorSpec) -> None:
+        self.place = place
+        self.operator = place.operator
+        self.shard = place.shard
         self.spec = spec
-        self.layout = layout
-        self.first_bucket = first_bucket
-        self.end_bucket = end_bucket
-        self._store = Store(layout, first_bucket, end_bucket, memory_bytes)
         self._committed: dict[int, list[RunRef]] = {}
         self._pending: dict[int, list[RunRef]] = {}
+        self._given_up: set[int] = set()
+        """Slices whose committed runs the running batch no longer needs, although it may begin them anew."""
+
+    # What each kind of store does in its own way
+
+    @abstractmethod
+    def apply(self, rows: pa.RecordBatch) -> None:
+        """Takes in rows as the operator's ingest tasks send them."""
+
+    @abstractmethod
+    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        """Yields the batch's outputs in the operator's output schema, then removes what has expired."""
+
+    @property
+    @abstractmethod
+    def dirty_bytes(self) -> int:
+        """Bytes that the next flush would write."""
+
+    @abstractmethod
+    def flush(self, writer: PackWriter) -> list[FlushedRun]:
+        """Writes what the running batch changed and has not been flushed yet."""
+
+    @abstractmethod
+    def slices(self) -> list[tuple[int, int]]:
+        """(slice, rows in it) as the running batch leaves them."""
+
+    @abstractmethod
+    def live_bytes(self, slice_: int) -> int:
+        """Bytes that the slice's rows would take without garbage."""
+
+    @abstractmethod
+    def merge_of(self, slice_: int, first: int, count: int) -> Merge:
+        """How to write the committed runs `first` to `first + count` (oldest is 0) as one."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, int]:
+        """Figures by the names of `StatsReply`."""
+
+    @abstractmethod
+    def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
+        """Puts a committed slice in place: its runs, oldest first, each with the path of its pack."""
+
+    @abstractmethod
+    def _attach(self, run: FlushedRun, path: str) -> None:
+        """The run that was just flushed can be read from this pack now."""
+
+    @abstractmethod
+    def _commit(self) -> None: ...
+
+    @abstractmethod
+    def _abort(self) -> None: ...
+
+    @abstractmethod
+    def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
+        """Puts a merged run in the place of committed ones; False when the slice is gone."""
+
+    # What is the same for all
 
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
         """Puts a committed version in place; `paths` says where each pack can be read."""
         for slice_ in state.slices:
-            runs = [Run.open(self.layout, paths[ref.pack], ref.offset, ref.length) for ref in slice_.runs]
-            self._store.restore(slice_.slice, slice_.rows, runs)
+            self._restore(slice_.slice, slice_.rows, [(ref, paths[ref.pack]) for ref in slice_.runs])
             self._committed[slice_.slice] = list(slice_.runs)
-
-    def merge(self, rows: pa.RecordBatch) -> None:
-        self._store.merge(rows)
-
-    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
-        return fire(self._store, self.spec, mode, before_us, watermark_us)
-
-    @property
-    def dirty_bytes(self) -> int:
-        return self._store.dirty_bytes
-
-    def flush(self, writer: PackWriter) -> list[FlushedRun]:
-        return [FlushedRun(*run) for run in self._store.flush(writer)]
 
     def add_pending(self, runs: Iterable[FlushedRun], pack: str, path: str) -> None:
         for run in runs:
-            self._store.add_pending(run.slice, Run.open(self.layout, path, run.offset, run.length))
+            self._attach(run, path)
             ref = RunRef(pack=pack, offset=run.offset, length=run.length, rows=run.rows)
             self._pending.setdefault(run.slice, []).append(ref)
 
@@ -85,48 +131,47 @@ class OperatorShard:
                 SliceState(
                     slice=slice_,
                     rows=rows,
-                    runs=(*self._committed.get(slice_, ()), *self._pending.get(slice_, ())),
+                    runs=(*self._still_used(slice_), *self._pending.get(slice_, ())),
                 )
-                for slice_, rows in self._store.slices()
+                for slice_, rows in self.slices()
             ),
         )
 
+    def _still_used(self, slice_: int) -> Sequence[RunRef]:
+        return () if slice_ in self._given_up else self._committed.get(slice_, ())
+
+    def _give_up(self, slice_: int) -> None:
+        """The running batch took all that is committed of the slice."""
+        self._given_up.add(slice_)
+
     def commit(self) -> None:
-        self._store.commit()
+        self._commit()
+        for slice_ in self._given_up:
+            self._committed.pop(slice_, None)
+        self._given_up.clear()
         for slice_, refs in self._pending.items():
             self._committed.setdefault(slice_, []).extend(refs)
         self._pending.clear()
-        kept = {slice_ for slice_, _ in self._store.slices()}
+        kept = {slice_ for slice_, _ in self.slices()}
         for slice_ in self._committed.keys() - kept:
             del self._committed[slice_]
 
     def abort(self) -> set[str]:
         """Forgets the running batch; returns the packs that it had written."""
-        self._store.abort()
+        self._abort()
         packs = {ref.pack for refs in self._pending.values() for ref in refs}
         self._pending.clear()
+        self._given_up.clear()
         return packs
 
     def committed_runs(self) -> dict[int, tuple[RunRef, ...]]:
         return {slice_: tuple(refs) for slice_, refs in self._committed.items()}
 
-    def open_runs(self, slice_: int) -> list[Run]:
-        return self._store.runs(slice_)
-
-    def live_bytes(self, slice_: int) -> int:
-        return self._store.slice_stats(slice_)["live_bytes"]
-
     def replace(self, slice_: int, merged: Sequence[RunRef], ref: RunRef, path: str) -> bool:
         """Puts a merged run in the place of its inputs; False when the slice has gone meanwhile."""
         refs = self._committed.get(slice_, [])
         first = next((i for i in range(len(refs)) if refs[i : i + len(merged)] == list(merged)), None)
-        if first is None:
-            return False
-        run = Run.open(self.layout, path, ref.offset, ref.length)
-        if not self._store.replace(slice_, first, len(merged), run):
+        if first is None or not self._replace(slice_, first, len(merged), ref, path):
             return False
         refs[first : first + len(merged)] = [ref]
         return True
-
-    def stats(self) -> dict[str, int]:
-        return self._store.stats()

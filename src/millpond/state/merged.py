@@ -1,0 +1,79 @@
+"""Aggregates that are kept merged: the kernel's read-modify-write store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from millpond._kernel import BUCKETS, PackWriter, Run, Store, merge_runs
+from millpond.semantics.operator import AggregateSpec, OutputMode
+from millpond.state.firing import fire
+from millpond.state.layout import layout_of
+from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.storage.manifest import RunRef
+
+__all__ = ["MergedShard"]
+
+
+class MergedShard(OperatorShard):
+    def __init__(self, place: Place, spec: AggregateSpec) -> None:
+        super().__init__(place, spec)
+        self._spec = spec
+        self._layout = layout_of(spec)
+        self._store = Store(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
+
+    def apply(self, rows: pa.RecordBatch) -> None:
+        self._store.merge(rows)
+
+    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        if not self._spec.keys and self._spec.time is None:
+            self._merge_identity()
+        return fire(self._store, self._spec, mode, before_us, watermark_us)
+
+    def _merge_identity(self) -> None:
+        """An aggregate without keys has its one group even when no row ever came."""
+        identity = self._layout.identity()
+        bucket = identity.column("hash")[0].as_py() * BUCKETS >> 64
+        if self.place.first_bucket <= bucket < self.place.end_bucket:
+            self._store.merge(identity)
+
+    @property
+    def dirty_bytes(self) -> int:
+        return self._store.dirty_bytes
+
+    def flush(self, writer: PackWriter) -> list[FlushedRun]:
+        return [FlushedRun(*run) for run in self._store.flush(writer)]
+
+    def slices(self) -> list[tuple[int, int]]:
+        return self._store.slices()
+
+    def live_bytes(self, slice_: int) -> int:
+        return self._store.slice_stats(slice_)["live_bytes"]
+
+    def merge_of(self, slice_: int, first: int, count: int) -> Merge:
+        layout, place = self._layout, self.place
+        runs = self._store.runs(slice_)[first : first + count]
+        whole = first == 0
+        return lambda writer: merge_runs(layout, runs, writer, place.first_bucket, place.end_bucket, whole)
+
+    def stats(self) -> dict[str, int]:
+        return self._store.stats()
+
+    def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
+        return Run.open(self._layout, path, run.offset, run.length)
+
+    def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
+        self._store.restore(slice_, rows, [self._open(path, ref) for ref, path in runs])
+
+    def _attach(self, run: FlushedRun, path: str) -> None:
+        self._store.add_pending(run.slice, self._open(path, run))
+
+    def _commit(self) -> None:
+        self._store.commit()
+
+    def _abort(self) -> None:
+        self._store.abort()
+
+    def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
+        return self._store.replace(slice_, first, count, self._open(path, ref))

@@ -1,0 +1,53 @@
+"""Which store an operator's state is kept in, and what sorts out its rows on the way there."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from millpond._kernel import Combiner
+from millpond.semantics.operator import AggregateSpec, OperatorSpec, WindowRowsSpec
+from millpond.state.layout import layout_of
+from millpond.state.merged import MergedShard
+from millpond.state.routing import RowRouter
+from millpond.state.rowlog import RowLogShard
+from millpond.state.shard import OperatorShard, Place
+
+__all__ = ["Sorter", "open_shard", "sorter_of"]
+
+
+class Sorter(Protocol):
+    """Brings a task's rows into the form that the operator's store takes, sorted out by shard."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    def push(self, batch: pa.RecordBatch) -> None: ...
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]:
+        """What was gathered since the last drain, as (shard, rows)."""
+
+
+def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
+    match spec:
+        case AggregateSpec():
+            return MergedShard(place, spec)
+        case WindowRowsSpec():
+            return RowLogShard(place, spec)
+
+
+def sorter_of(
+    spec: OperatorSpec, shard_starts: tuple[int, ...], late_before_us: int | None, weight: int | None
+) -> tuple[Sorter, pa.Schema]:
+    """The sorter and the schema of what it drains. `weight`: the column that says how many rows each row stands
+    for, where they were combined before."""
+    match spec:
+        case AggregateSpec():
+            layout = layout_of(spec)
+            return Combiner(layout, list(shard_starts), late_before_us, weight), layout.encoded_schema
+        case WindowRowsSpec():
+            router = RowRouter(spec, shard_starts, late_before_us)
+            return router, router.schema

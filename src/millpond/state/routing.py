@@ -1,0 +1,65 @@
+"""Sorts out the rows of operators that keep rows as they are: each goes to one shard, into one slice."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millpond._kernel import Router
+from millpond.semantics.operator import WindowRowsSpec
+from millpond.state.layout import routing_layout
+
+__all__ = ["SLICE", "RowRouter", "routed_schema"]
+
+SLICE = "slice"
+"""The column that says where a row belongs; all rows of a batch belong to one slice."""
+
+
+def routed_schema(spec: WindowRowsSpec) -> pa.Schema:
+    """The kept columns, then the slice."""
+    schema = spec.input_schema
+    return pa.schema([*(schema.field(i) for i in spec.kept_columns), pa.field(SLICE, pa.int64())])
+
+
+class RowRouter:
+    def __init__(
+        self, spec: WindowRowsSpec, shard_starts: tuple[int, ...], late_before_us: int | None
+    ) -> None:
+        self.schema = routed_schema(spec)
+        layout, self._looked_at = routing_layout(spec)
+        self._kept = list(spec.kept_columns)
+        self._router = Router(layout, list(shard_starts), late_before_us)
+        self._gathered: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+        self.memory_bytes = 0
+
+    @property
+    def rows(self) -> int:
+        return self._router.rows
+
+    @property
+    def late_rows(self) -> int:
+        return self._router.late_rows
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        kept = batch.select(self._kept)
+        for shard, slice_, rows in self._router.route(batch.select(self._looked_at)):
+            # Rows of one batch mostly go many ways; where all go one way there is nothing to pick out.
+            part = kept if len(rows) == batch.num_rows else kept.take(rows)
+            self._gathered.setdefault((shard, slice_), []).append(part)
+            self.memory_bytes += part.nbytes
+
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]:
+        gathered, self._gathered = self._gathered, {}
+        self.memory_bytes = 0
+        return [
+            (shard, self._with_slice(batch, slice_))
+            for (shard, slice_), parts in gathered.items()
+            for batch in _joined(parts)
+        ]
+
+    def _with_slice(self, batch: pa.RecordBatch, slice_: int) -> pa.RecordBatch:
+        number = pa.repeat(pa.scalar(slice_, pa.int64()), batch.num_rows)
+        return pa.RecordBatch.from_arrays([*batch.columns, number], schema=self.schema)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches() if len(parts) > 1 else parts
