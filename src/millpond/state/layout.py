@@ -11,7 +11,9 @@ __all__ = ["layout_of", "routing_layout"]
 
 
 def layout_of(spec: AggregateSpec) -> Layout:
-    aggregates = [(aggregate.op, list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates]
+    aggregates: list[tuple[str, list[int], int | None]] = [
+        (aggregate.op, list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates
+    ]
     column = 0 if spec.time is None else spec.time.column
     return Layout(spec.input_schema, len(spec.keys), aggregates, *_time(spec.time, column))
 
