@@ -91,14 +91,15 @@ def emitted_by(spec: AggregateSpec, batches: list[pa.RecordBatch]) -> pa.Table:
 
 def run(plan: CutPlan) -> DataFrame:
     """The rows for the sink after all groups were emitted once."""
-    session = plan.source.sparkSession
-    batches = read(plan.source)
-    last = len(plan.operators) - 1
+    session = plan.carrier.source.sparkSession
+    batches = read(plan.carrier.source)
+    rows: dict[int, Any] = {}
     for i, spec in enumerate(plan.operators):
+        for _, frame in plan.inputs(i, rows, session):
+            batches = delivered(frame)
         emitted = session.createDataFrame(emitted_by(spec, batches), schema=plan.emitted_types[i])
-        result = plan.above(i, emitted)
-        batches = delivered(result) if i < last else []
-    return result
+        rows[i] = plan.rows(i, emitted, spread=False)
+    return plan.result(rows, session)
 
 
 def check(bids: Bids, query: Callable[[DataFrame], DataFrame], output_mode: OutputMode = "append") -> CutPlan:

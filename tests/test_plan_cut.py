@@ -33,7 +33,7 @@ def test_windowed_aggregates_with_a_bound_column_after_them(bids: Bids) -> None:
     assert isinstance(operator.time, Panes)
     assert (operator.time.size_us, operator.time.slide_us, operator.time.offset_us) == (10**7, 10**7, 0)
     assert [key.name for key in operator.keys] == ["bidder"]
-    assert plan.source.columns == operator.input_schema.names
+    assert plan.carrier.source.columns == operator.input_schema.names
 
 
 @pytest.mark.parametrize("form", ["with", "view"])
@@ -232,7 +232,7 @@ def test_a_grouping_expression_inside_result_expressions(bids: Bids) -> None:
 
 def test_only_what_is_needed_is_read(bids: Bids) -> None:
     plan = cut(bids.stream.groupBy("bidder").agg(F.sum("price"), F.avg("score"), F.sum("score")), "update")
-    assert plan.source.columns == ["k0", "c1", "c2"]
+    assert plan.carrier.source.columns == ["k0", "c1", "c2"]
     assert [aggregate.op for aggregate in plan.operators[0].aggregates] == ["sum_int", "sum_float", "count"]
 
 
@@ -240,4 +240,4 @@ def test_the_source_keeps_the_watermark(bids: Bids) -> None:
     plan = cut(
         bids.stream.withWatermark("ts", "4 seconds").groupBy(F.window("ts", "10 seconds")).count(), "append"
     )
-    assert "EventTimeWatermark" in plan.source._jdf.queryExecution().analyzed().toString()
+    assert "EventTimeWatermark" in plan.carrier.source._jdf.queryExecution().analyzed().toString()

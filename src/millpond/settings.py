@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_versions: int = 2
     batch_tries: int = 4
     rows_per_task: int = 100_000
+    local_ingest_rows: int = 20_000
     local_emit_rows: int = 20_000
 
     @classmethod
@@ -167,6 +168,13 @@ SETTINGS: tuple[Setting, ...] = (
         meaning="rows that are worth an ingest task of their own",
         kind="count",
         least=1,
+    ),
+    Setting(
+        field="local_ingest_rows",
+        name="millpond.ingest.localRows",
+        meaning="rows up to which a batch's input goes through the driver, without Python workers",
+        kind="count",
+        least=0,
     ),
     Setting(
         field="local_emit_rows",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-import pyarrow as pa
-
 from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
@@ -78,8 +76,7 @@ def _row_changes(old: WindowRowsSpec, new: WindowRowsSpec) -> list[str]:
 
 
 def _kept_columns(spec: WindowRowsSpec) -> str:
-    fields = (spec.input_schema.field(i) for i in spec.kept_columns)
-    return ", ".join(f"{field.name} {_arrow_name(field.type)}" for field in fields)
+    return ", ".join(f"{column.name} {column.type}" for column in spec.kept)
 
 
 def _aggregate_changes(old: AggregateSpec, new: AggregateSpec) -> list[str]:
@@ -99,13 +96,9 @@ def _aggregate_changes(old: AggregateSpec, new: AggregateSpec) -> list[str]:
 
 
 def _input_types(spec: AggregateSpec, aggregate: Aggregate) -> str:
-    return ", ".join(_arrow_name(spec.input_schema.field(i).type) for i in aggregate.inputs)
-
-
-def _arrow_name(kind: pa.DataType) -> str:
-    """A timestamp's time zone is the session's and belongs to no stored value."""
-    name = str(kind)
-    return "timestamp[us]" if name.startswith("timestamp[us") else name
+    """As Arrow names them; a timestamp's time zone is the session's and belongs to no stored value."""
+    kinds = (str(spec.input_schema.field(i).type) for i in aggregate.inputs)
+    return ", ".join("timestamp[us]" if kind.startswith("timestamp[us") else kind for kind in kinds)
 
 
 def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:

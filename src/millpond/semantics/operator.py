@@ -130,8 +130,10 @@ class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
     """Positions of the keys in the input schema."""
     kept_columns: tuple[int, ...]
     """Positions of what is kept, in the order in which it is emitted."""
+    kept: tuple[Column, ...]
+    """What is kept as the query names it; for messages and comparison."""
     purpose: str
-    """What is computed on the rows, as the query writes it; for messages and comparison."""
+    """What is computed on the rows."""
 
 
 OperatorSpec = AggregateSpec | WindowRowsSpec

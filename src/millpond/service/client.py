@@ -22,7 +22,7 @@ from millpond.service.messages import (
 )
 from millpond.service.wire import TOKEN_HEADER, decode, encode, from_flight_error
 
-__all__ = ["ServiceClient", "connect"]
+__all__ = ["ServiceClient", "StageWriter", "connect"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,26 @@ def connect(endpoint: Endpoint) -> ServiceClient:
         _connected.clear()
         _connected[key] = ServiceClient(endpoint)
     return _connected[key]
+
+
+class StageWriter:
+    """Rows on their way to a service. They count once `close` has returned and the receipt has reached the driver."""
+
+    def __init__(self, writer: flight.FlightStreamWriter) -> None:
+        self._writer = writer
+
+    def write(self, shard: int, rows: pa.RecordBatch) -> None:
+        try:
+            self._writer.write_with_metadata(rows, shard.to_bytes(4, "little"))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise from_flight_error(error) from error
+
+    def close(self) -> None:
+        """Returns when the service has all rows."""
+        try:
+            self._writer.close()
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise from_flight_error(error) from error
 
 
 class ServiceClient:
@@ -61,17 +81,20 @@ class ServiceClient:
     def abort(self, at: BatchTry) -> None:
         self._act("abort", at, type(None))
 
-    def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        """Sends (shard, encoded rows); returns when the service has them all."""
+    def stage_writer(self, key: StageKey, schema: pa.Schema) -> StageWriter:
         try:
-            writer, _ = self._client.do_put(
-                flight.FlightDescriptor.for_command(encode(key)), schema, self._options
-            )
-            with writer:
-                for shard, batch in rows:
-                    writer.write_with_metadata(batch, shard.to_bytes(4, "little"))
+            command = flight.FlightDescriptor.for_command(encode(key))
+            writer, _ = self._client.do_put(command, schema, self._options)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise from_flight_error(error) from error
+        return StageWriter(writer)
+
+    def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Sends (shard, rows); returns when the service has them all."""
+        writer = self.stage_writer(key, schema)
+        for shard, batch in rows:
+            writer.write(shard, batch)
+        writer.close()
 
     def outputs(self, key: OutputKey) -> Iterator[pa.RecordBatch]:
         try:

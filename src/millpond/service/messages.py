@@ -45,6 +45,8 @@ class StageKey(msgspec.Struct, frozen=True):
     operator: int
     task: int
     attempt: int
+    side: int = 0
+    """Which of the operator's inputs."""
 
 
 class OutputKey(msgspec.Struct, frozen=True):
@@ -64,6 +66,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """Encoded rows per shard."""
     overflow: str | None = None
     """Set when a sum left the range of its type while the task combined its rows."""
+    side: int = 0
 
 
 class OpenRequest(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class Staging:
         self._budget = budget
         self._directory = directory
         self._lock = threading.Lock()
-        self._attempts: dict[tuple[int, int, int], dict[int, Spool]] = {}
+        self._attempts: dict[tuple[int, int, int, int], dict[int, Spool]] = {}
         self._closed = False
 
     def put(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
@@ -46,9 +46,10 @@ class Staging:
             raise
         with self._lock:
             closed = self._closed
-            replaced = spools if closed else self._attempts.pop((key.operator, key.task, key.attempt), {})
+            whose = (key.operator, key.side, key.task, key.attempt)
+            replaced = spools if closed else self._attempts.pop(whose, {})
             if not closed:
-                self._attempts[key.operator, key.task, key.attempt] = spools
+                self._attempts[whose] = spools
         for spool in replaced.values():
             spool.close()
         if closed:
@@ -56,9 +57,10 @@ class Staging:
 
     def take(self, operator: int, shard: int, receipts: Iterable[Receipt]) -> Iterator[pa.RecordBatch]:
         """The rows of the winning attempts for one shard, in task order; what is missing is a `Conflict`."""
-        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+        for receipt in sorted(receipts, key=lambda receipt: (receipt.side, receipt.task)):
             promised = receipt.staged_rows[shard] if receipt.staged_rows else 0
-            spool = self._attempts.get((operator, receipt.task, receipt.attempt), {}).get(shard)
+            whose = (operator, receipt.side, receipt.task, receipt.attempt)
+            spool = self._attempts.get(whose, {}).get(shard)
             staged = spool.rows if spool is not None else 0
             if staged != promised:
                 raise Conflict(

@@ -15,7 +15,7 @@ from millpond.semantics.operator import AggregateOp
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, to_python_type
 from millpond.spark.schemas import is_collated
 
-__all__ = ["BUFFER_COUNTS", "Kept", "Part", "keep"]
+__all__ = ["BUFFER_COUNTS", "Kept", "Part", "is_mergeable", "keep"]
 
 BUFFER_COUNTS: dict[AggregateOp, int] = {
     "count": 1,
@@ -77,6 +77,12 @@ def keep(catalyst: Catalyst, function: JavaObject, operator: str) -> Kept:
         return Kept(function, parts, ((0, 0), (1, 0)))
     (part,) = parts
     return Kept(function, parts, tuple((0, i) for i in range(BUFFER_COUNTS[part.op])))
+
+
+def is_mergeable(catalyst: Catalyst, function: JavaObject) -> bool:
+    while catalyst.is_replaceable(function):
+        function = function.replacement()
+    return kind(function) in _RULES
 
 
 _Rule = Callable[[Catalyst, JavaObject, str], tuple[Part, ...]]

@@ -26,7 +26,8 @@ def emitted_frame(
     arrow_schema: pa.Schema,
     rows_per_shard: tuple[int, ...],
     local_rows: int,
-) -> DataFrame:
+) -> tuple[DataFrame, bool]:
+    """The outputs, and whether they are spread: the rows of each shard in a task of their own."""
     shards = [shard for shard, rows in enumerate(rows_per_shard) if rows]
     if sum(rows_per_shard) <= local_rows:
         batches = [
@@ -36,6 +37,7 @@ def emitted_frame(
             if batch.num_rows
         ]
         rows = pa.Table.from_batches(batches, arrow_schema).combine_chunks().to_batches()
-        return catalyst.frame_of_arrow((batch.serialize().to_pybytes() for batch in rows), schema, session)
+        messages = (batch.serialize().to_pybytes() for batch in rows)
+        return catalyst.frame_of_arrow(messages, schema, session), False
     numbers = session.range(0, len(rows_per_shard), 1, len(rows_per_shard))
-    return numbers.mapInArrow(emit_task(endpoint, at, operator), schema)
+    return numbers.mapInArrow(emit_task(endpoint, at, operator), schema), True

@@ -10,22 +10,45 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
-from millpond.service.client import connect
+from millpond.service.client import StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.wire import decode, encode
 from millpond.state.opening import sorter_of
 
-__all__ = ["RECEIPT_SCHEMA", "IngestOrder", "emit_task", "ingest", "ingest_task", "read_receipt"]
+__all__ = [
+    "RECEIPTS_SCHEMA",
+    "FeedOrder",
+    "IngestOrder",
+    "TaskReceipts",
+    "emit_task",
+    "ingest",
+    "ingest_task",
+    "read_receipts",
+]
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-RECEIPT_SCHEMA = "receipt binary"
+RECEIPTS_SCHEMA = "receipts binary"
 
 _DRAIN_BYTES = 64 << 20
 """What a task gathers before it sends; combining more would need memory that grows with the partition."""
+
+
+class FeedOrder(msgspec.Struct, frozen=True):
+    """One input of an operator, as an ingest job finds it among its rows."""
+
+    operator: int
+    side: int
+    spec: OperatorSpec
+    columns: tuple[int, ...]
+    """Positions of the input's columns."""
+    late_before_us: int | None
+    weight: int | None = None
+    """The column that says how many rows each row stands for."""
 
 
 class IngestOrder(msgspec.Struct, frozen=True):
@@ -33,83 +56,105 @@ class IngestOrder(msgspec.Struct, frozen=True):
 
     endpoint: Endpoint
     at: BatchTry
-    operator: int
-    spec: OperatorSpec
     shard_starts: tuple[int, ...]
-    late_before_us: int | None
-    weight: int | None = None
-    """The column that says how many rows each row stands for."""
+    feeds: tuple[FeedOrder, ...]
+    """With more than one, the first column of a row is the number of its feed."""
+
+
+class TaskReceipts(msgspec.Struct, frozen=True):
+    """What one task attempt staged: (operator, receipt) for each of its feeds."""
+
+    receipts: tuple[tuple[int, Receipt], ...]
 
 
 def ingest_task(order: IngestOrder) -> Task:
-    """A `mapInArrow` function: sorts out the partition's rows, stages them, yields one receipt."""
+    """A `mapInArrow` function: sorts out the partition's rows, stages them, yields the receipts."""
     order_bytes = encode(order)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        receipt = ingest(
+        receipts = ingest(
             decode(order_bytes, IngestOrder), context.partitionId(), context.taskAttemptId(), batches
         )
-        yield pa.RecordBatch.from_pydict({"receipt": pa.array([encode(receipt)], pa.binary())})
+        yield pa.RecordBatch.from_pydict({"receipts": pa.array([encode(receipts)], pa.binary())})
 
     return run
 
 
-def ingest(order: IngestOrder, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> Receipt:
+def ingest(order: IngestOrder, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> TaskReceipts:
     """Stages the rows of one task attempt."""
-    schema = order.spec.input_schema
-    sorter, staged_schema = sorter_of(order.spec, order.shard_starts, order.late_before_us, order.weight)
-    staged = [0] * len(order.shard_starts)
-    overflow: str | None = None
+    streams = [_Stream(order, feed, task, attempt) for feed in order.feeds]
+    for batch in batches:
+        if len(streams) == 1:
+            streams[0].push(batch)
+            continue
+        tags = batch.column(0)
+        for tag in pc.unique(tags).to_pylist():
+            streams[tag].push(batch.filter(pc.equal(tags, tag)))
+    return TaskReceipts(tuple((stream.operator, stream.finish()) for stream in streams))
 
-    def gathered() -> Iterator[tuple[int, pa.RecordBatch]]:
-        nonlocal overflow
-        for batch in batches:
-            if overflow is None:
-                try:
-                    sorter.push(_as_declared(batch, schema))
-                except Overflow as error:
-                    overflow = str(error)
-                if sorter.memory_bytes > _DRAIN_BYTES:
-                    yield from counted()
-        yield from counted()
 
-    def counted() -> Iterator[tuple[int, pa.RecordBatch]]:
-        for shard, rows in sorter.drain():
-            staged[shard] += rows.num_rows
-            yield shard, rows
+class _Stream:
+    """One feed's rows on their way to the service."""
 
-    rows = gathered()
-    first = next(rows, None)
-    if first is not None:
-        key = StageKey(order.at, order.operator, task, attempt)
-        connect(order.endpoint).stage(key, staged_schema, _chain(first, rows))
-    return Receipt(
-        task=task,
-        attempt=attempt,
-        input_rows=sorter.rows,
-        late_rows=sorter.late_rows,
-        staged_rows=tuple(staged),
-        overflow=overflow,
-    )
+    def __init__(self, order: IngestOrder, feed: FeedOrder, task: int, attempt: int) -> None:
+        self.operator = feed.operator
+        self._order = order
+        self._feed = feed
+        self._key = StageKey(order.at, feed.operator, task, attempt, feed.side)
+        self._schema = feed.spec.input_schema
+        self._sorter, self._staged_schema = sorter_of(
+            feed.spec, order.shard_starts, feed.late_before_us, feed.weight
+        )
+        self._staged = [0] * len(order.shard_starts)
+        self._overflow: str | None = None
+        self._writer: StageWriter | None = None
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        if self._overflow is not None:
+            return
+        if len(self._feed.columns) != batch.num_columns:
+            batch = batch.select(list(self._feed.columns))
+        try:
+            self._sorter.push(_as_declared(batch, self._schema))
+        except Overflow as error:
+            self._overflow = str(error)
+        if self._sorter.memory_bytes > _DRAIN_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        for shard, rows in self._sorter.drain():
+            if self._writer is None:
+                self._writer = connect(self._order.endpoint).stage_writer(self._key, self._staged_schema)
+            self._staged[shard] += rows.num_rows
+            self._writer.write(shard, rows)
+
+    def finish(self) -> Receipt:
+        self._send()
+        if self._writer is not None:
+            self._writer.close()
+        return Receipt(
+            task=self._key.task,
+            attempt=self._key.attempt,
+            input_rows=self._sorter.rows,
+            late_rows=self._sorter.late_rows,
+            staged_rows=tuple(self._staged),
+            overflow=self._overflow,
+            side=self._feed.side,
+        )
 
 
 def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Spark's optimiser may promise that parts of nested values are never null; the kept state does not."""
-    return batch if batch.schema.types == schema.types else batch.cast(schema)
+    if batch.schema.types == schema.types:
+        return batch
+    return pa.RecordBatch.from_arrays(batch.columns, names=schema.names).cast(schema)
 
 
-def _chain(
-    first: tuple[int, pa.RecordBatch], rest: Iterator[tuple[int, pa.RecordBatch]]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    yield first
-    yield from rest
-
-
-def read_receipt(data: bytes) -> Receipt:
-    return decode(bytes(data), Receipt)
+def read_receipts(data: bytes) -> TaskReceipts:
+    return decode(bytes(data), TaskReceipts)
 
 
 def emit_task(endpoint: Endpoint, at: BatchTry, operator: int) -> Task:

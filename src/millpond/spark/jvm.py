@@ -194,11 +194,20 @@ class Catalyst:
     def struct_field(self, struct: JavaObject, ordinal: int) -> JavaObject:
         return self._expressions.GetStructField(struct, ordinal, self.some(None))
 
+    @cached_property
+    def _literal(self) -> JavaObject:
+        return self._object("org.apache.spark.sql.catalyst.expressions.Literal")
+
+    def literal(self, value: str | int) -> JavaObject:
+        return self._literal.apply(value)
+
+    def null_of(self, data_type: JavaObject) -> JavaObject:
+        return self._literal.create(None, data_type)
+
     def struct_of(self, fields: Iterable[tuple[str, JavaObject]]) -> JavaObject:
         parts: list[JavaObject] = []
-        literal = self._object("org.apache.spark.sql.catalyst.expressions.Literal")
         for name, value in fields:
-            parts += [literal.apply(name), value]
+            parts += [self.literal(name), value]
         return self._expressions.CreateNamedStruct(self.seq(parts))
 
     def normalized_key(self, key: JavaObject) -> JavaObject:
@@ -237,6 +246,17 @@ class Catalyst:
         """`columns`: a Scala sequence of named expressions."""
         return self._project(columns, child)
 
+    def union(self, plans: Iterable[JavaObject]) -> JavaObject:
+        """The rows of all plans, whose columns correspond by position."""
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.Union")(self.seq(plans), False, False)
+
+    @cached_property
+    def _repartition(self) -> Any:
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.Repartition")
+
+    def in_one_task(self, plan: JavaObject) -> JavaObject:
+        return self._repartition(1, False, plan)
+
     def frame(self, plan: JavaObject, session: SparkSession) -> ClassicDataFrame:
         return ClassicDataFrame(self._dataset.ofRows(session._jsparkSession, plan), session)
 
@@ -268,9 +288,9 @@ class Catalyst:
     def clustered(
         self, rdd: JavaObject, output: JavaObject, keys: JavaObject, session: SparkSession
     ) -> JavaObject:
-        """A plan's leaf over rows, with Spark told that those of a group lie together already: grouping by the keys
-        stays within each task and needs no shuffle. That is not true of the rows, so it is for partial results
-        only. `output` and `keys`: Scala sequences of attributes."""
+        """A plan's leaf over rows, with Spark told that those with the same keys lie together already: grouping by
+        the keys stays within each task and needs no shuffle. Where that is not true of the rows, it gives partial
+        results. `output` and `keys`: Scala sequences of attributes."""
         nothing = self.some(None)
         return self._logical_rdd(
             output,

@@ -12,22 +12,20 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond._kernel import Overflow
 from millpond.errors import Conflict, CorruptState, Fenced, MillpondError, Unavailable
 from millpond.semantics.operator import OutputMode
 from millpond.service.client import ServiceClient
-from millpond.service.messages import BatchTry, OpenRequest, Receipt, SaveReply, SealRequest
+from millpond.service.messages import BatchTry, OpenRequest, SaveReply, SealRequest
 from millpond.service.process import ServiceProcess
 from millpond.settings import Settings
 from millpond.spark.checkpoint import offsets_digest
 from millpond.spark.emit import emitted_frame
 from millpond.spark.figures import BatchFigures, FigureLog
-from millpond.spark.ingest import RECEIPT_SCHEMA, IngestOrder, ingest_task, read_receipt
+from millpond.spark.ingester import Ingester, arithmetic_error
 from millpond.spark.plan import CutPlan
-from millpond.spark.precombine import Precombiner, PrecombineSwitch
 from millpond.spark.sinks import Sink
 from millpond.spark.watermark import WatermarkReader
 from millpond.storage.collect import collect
@@ -75,11 +73,9 @@ class BatchLoop:
         self._numbers = itertools.count(1)
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="millpond-save")
         self._collector: threading.Thread | None = None
-        self._last_size: tuple[int, int] | None = None
-        self._switches = [PrecombineSwitch() for _ in plan.operators]
-        self._precombiners = [
-            None if form is None else Precombiner(plan.catalyst, form) for form in plan.precombined
-        ]
+        self._ingester = Ingester(
+            spark, plan, settings, self._owner.shard_starts, lambda: self._service.endpoint
+        )
         self._closing = threading.Lock()
         self._closed = False
         self.stopping = threading.Event()
@@ -157,28 +153,31 @@ class BatchLoop:
         self._client.begin(at)
         saving: Future[SaveReply] | None = None
         try:
-            frame = batch
+            session = batch.sparkSession
+            with figures.timed("ingest"):
+                # The carrier has planned the batch already; only its size tells what is coming.
+                size = int(execution.optimizedPlan().stats().sizeInBytes())
+                receipts = self._ingester.from_sources(batch, at, before_us, size)
+            assert self._reader is not None
+            watermark_us = self._reader.update(execution.executedPlan())
+            figures.input_rows = sum(receipt.input_rows for given in receipts.values() for receipt in given)
+            rows: dict[int, Any] = {}
             for operator, spec in enumerate(self._plan.operators):
                 with figures.timed("ingest"):
-                    # The carrier has planned the batch already; only its size tells what is coming.
-                    size = int(execution.optimizedPlan().stats().sizeInBytes()) if operator == 0 else None
-                    receipts = self._ingest(frame, at, operator, before_us, size)
-                if operator == 0:
-                    assert self._reader is not None
-                    watermark_us = self._reader.update(execution.executedPlan())
-                    figures.input_rows = sum(receipt.input_rows for receipt in receipts)
-                figures.late_rows.append(sum(receipt.late_rows for receipt in receipts))
+                    for side, frame in self._plan.inputs(operator, rows, session):
+                        below = self._ingester.from_operators(frame, at, operator, side, before_us)
+                        receipts.setdefault(operator, []).extend(below)
+                given = tuple(receipts.get(operator, ()))
+                figures.late_rows.append(sum(receipt.late_rows for receipt in given))
                 with figures.timed("seal"):
-                    sealed = self._seal(
-                        SealRequest(at, operator, self._mode, receipts, before_us, watermark_us)
-                    )
+                    sealed = self._seal(SealRequest(at, operator, self._mode, given, before_us, watermark_us))
                 figures.updated_rows.append(sum(sealed.output_rows))
                 if operator == len(self._plan.operators) - 1:
                     saving = self._saver.submit(self._client.save, at)
                 with figures.timed("emit"):
-                    emitted = emitted_frame(
+                    emitted, spread = emitted_frame(
                         self._plan.catalyst,
-                        batch.sparkSession,
+                        session,
                         self._client,
                         self._service.endpoint,
                         at,
@@ -188,9 +187,9 @@ class BatchLoop:
                         rows_per_shard=sealed.output_rows,
                         local_rows=self._settings.local_emit_rows,
                     )
-                    frame = self._plan.above(operator, emitted)
+                    rows[operator] = self._plan.rows(operator, emitted, spread=spread)
             with figures.timed("emit"):
-                self._sink.write(frame, batch_id)
+                self._sink.write(self._plan.result(rows, session), batch_id)
         finally:
             # The service works on the batch until the save ends, whatever became of the rest.
             with figures.timed("waiting"):
@@ -225,55 +224,11 @@ class BatchLoop:
         figures.stats = reply.stats
         self._collect(at.batch, frozenset(reply.in_flight))
 
-    def _ingest(
-        self, frame: DataFrame, at: BatchTry, operator: int, before_us: int, size: int | None
-    ) -> tuple[Receipt, ...]:
-        spec = self._plan.operators[operator]
-        tasks = self._wanted_tasks(size)
-        if tasks is not None:
-            frame = frame.coalesce(tasks)
-        precombiner = self._precombiners[operator]
-        switch = self._switches[operator]
-        weight = None
-        if precombiner is not None and switch.on:
-            frame = precombiner.combined(frame)
-            spec, weight = precombiner.form.spec, precombiner.form.weight
-        order = IngestOrder(
-            self._service.endpoint,
-            at,
-            operator,
-            spec,
-            self._owner.shard_starts,
-            before_us if spec.time is not None else None,
-            weight,
-        )
-        tasks_done = frame.mapInArrow(ingest_task(order), RECEIPT_SCHEMA).collect()
-        receipts = tuple(read_receipt(row[0]) for row in tasks_done)
-        switch.note(
-            sum(receipt.input_rows for receipt in receipts),
-            sum(sum(receipt.staged_rows) for receipt in receipts),
-        )
-        if size is not None:
-            self._last_size = (size, sum(receipt.input_rows for receipt in receipts))
-        overflow = next((receipt.overflow for receipt in receipts if receipt.overflow), None)
-        if overflow is not None:
-            raise _arithmetic_error(overflow)
-        return receipts
-
-    def _wanted_tasks(self, size: int | None) -> int | None:
-        """How many tasks a batch is worth, judged by the rows of the one before; None: as many as Spark plans."""
-        if size is None or self._last_size is None:
-            return None
-        last_size, last_rows = self._last_size
-        rows = last_rows * size / max(last_size, 1)
-        tasks = max(1, -(-int(rows) // self._settings.rows_per_task))
-        return tasks if tasks < self._spark.sparkContext.defaultParallelism else None
-
     def _seal(self, request: SealRequest) -> Any:
         try:
             return self._client.seal(request)
         except Overflow as error:
-            raise _arithmetic_error(str(error)) from error
+            raise arithmetic_error(str(error)) from error
 
     # Failures
 
@@ -361,10 +316,3 @@ class BatchLoop:
 
         self._collector = threading.Thread(target=run, name="millpond-collect", daemon=True)
         self._collector.start()
-
-
-def _arithmetic_error(text: str) -> ArithmeticException:
-    return ArithmeticException(
-        f"[ARITHMETIC_OVERFLOW] {text}. Use 'try_sum' to tolerate overflow and return NULL instead, or set "
-        '"spark.sql.ansi.enabled" to "false" to bypass this error.'
-    )

@@ -18,6 +18,7 @@ from millpond.semantics.operator import (
     AggregateSpec,
     Column,
     KeyedTime,
+    OperatorSpec,
     OutputMode,
     Panes,
     TimeSpec,
@@ -27,7 +28,18 @@ from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, reb
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
 from millpond.spark.windows import WindowForm, expiry_of, is_session_window, watermarked_key, window_form
 
-__all__ = ["Operator", "build_operator"]
+__all__ = [
+    "AggregateDraft",
+    "Inputs",
+    "Operator",
+    "Slot",
+    "aggregate_expressions",
+    "check_key",
+    "python_type",
+    "time_of",
+    "type_text",
+    "with_window",
+]
 
 
 @dataclass(frozen=True)
@@ -40,29 +52,68 @@ class Slot:
 
 @dataclass(frozen=True)
 class Operator:
-    spec: AggregateSpec
+    spec: OperatorSpec
     emitted: StructType
-    below: JavaObject
-    """The plan that gives the operator's rows."""
-    window_nodes: int
-    """How many nodes under the aggregate, above `below`, only made windows and are replaced by panes."""
-    inputs: JavaObject
-    """The operator's input columns over `below`, as a Scala sequence."""
+    inputs: tuple[JavaObject, ...]
+    """For each input its columns over the plan that gives its rows, as a Scala sequence."""
     slots: tuple[Slot, ...]
     """One for each emitted column."""
     window: JavaObject | None
     """With panes: the columns that also hold the window column, made from its start and end."""
-    results: JavaObject
-    """The aggregate's result columns over the slots' attributes, as a Scala sequence."""
+    results: JavaObject | None
+    """The result columns over the slots' attributes, as a Scala sequence; None: the slots' attributes themselves."""
+    clustered_by: tuple[int, ...] = ()
+    """Positions of the slots by which rows that belong together are emitted by one shard."""
 
 
-def build_operator(
-    catalyst: Catalyst, aggregate: JavaObject, name: str, output_mode: OutputMode, arrow: ArrowSettings
-) -> Operator:
-    return _Builder(catalyst, aggregate, name, arrow).build(output_mode)
+class AggregateDraft:
+    """A streaming aggregate of functions that can be merged."""
+
+    noun = "aggregate"
+    keeps_node = False
+
+    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode) -> None:
+        self._catalyst = catalyst
+        self._aggregate = aggregate
+        grouping = items(aggregate.groupingExpressions())
+        self._timed_key = None if output_mode == "complete" else watermarked_key(grouping)
+        self._form = _pane_form(aggregate, grouping, self._timed_key)
+        self.below = (aggregate.child() if self._form is None else self._form.below,)
+
+    def finish(self, name: str, arrow: ArrowSettings) -> Operator:
+        return _Builder(self._catalyst, self._aggregate, name, arrow).build(self._timed_key, self._form)
 
 
-class _Inputs:
+def _pane_form(
+    aggregate: JavaObject, grouping: list[JavaObject], timed_key: JavaObject | None
+) -> WindowForm | None:
+    """Windows are cut into panes only when nothing but the grouping looks at the window column."""
+    if timed_key is None or kind(timed_key) != "AttributeReference":
+        return None
+    form = window_form(aggregate, timed_key)
+    if form is None:
+        return None
+    others = [key for key in grouping if not key.semanticEquals(timed_key)]
+    for expression in items(aggregate.aggregateExpressions()):
+        others += aggregate_expressions(expression)
+    return None if any(e.references().contains(timed_key) for e in others) else form
+
+
+def check_key(catalyst: Catalyst, key: JavaObject, operator: str) -> None:
+    if is_session_window(key):
+        raise InvalidQuery(
+            f"{operator}: session_window keeps state that Millpond does not take yet; use window(...), "
+            "or start the query with Spark's own writeStream"
+        )
+    if not catalyst.is_binary_stable(key.dataType()):
+        raise InvalidQuery(
+            f"{operator}: the key {plain_sql(key)} holds strings with a collation under which "
+            "different bytes are equal, and Millpond compares keys by their bytes; group by lower(...) "
+            "or use `collate UTF8_BINARY`"
+        )
+
+
+class Inputs:
     """The operator's input columns; equal expressions share one."""
 
     def __init__(self) -> None:
@@ -115,46 +166,19 @@ class _Builder:
         self._name = name
         self._arrow = arrow
         self._grouping = items(aggregate.groupingExpressions())
-        self._inputs = _Inputs()
+        self._inputs = Inputs()
         self._buffers = _Buffers(catalyst)
         self._key_slots: list[Slot] = []
         self._group_values: list[tuple[JavaObject, JavaObject]] = []
         """Grouping expressions that are no attributes, and the attributes that hold them above."""
 
-    def build(self, output_mode: OutputMode) -> Operator:
+    def build(self, timed_key: JavaObject | None, form: WindowForm | None) -> Operator:
         for key in self._grouping:
-            self._check_key(key)
-        timed_key = None if output_mode == "complete" else watermarked_key(self._grouping)
-        form = self._window_form(timed_key)
+            check_key(self._catalyst, key, self._name)
         keys = self._add_keys(form)
         results = [self._result(expression) for expression in items(self._aggregate.aggregateExpressions())]
-        time = self._time(timed_key, form)
+        time = time_of(self._catalyst, self._inputs, timed_key, form)
         return self._finish(keys, results, time, form)
-
-    def _check_key(self, key: JavaObject) -> None:
-        if is_session_window(key):
-            raise InvalidQuery(
-                f"{self._name}: session_window keeps state that Millpond does not take yet; use window(...), "
-                "or start the query with Spark's own writeStream"
-            )
-        if not self._catalyst.is_binary_stable(key.dataType()):
-            raise InvalidQuery(
-                f"{self._name}: the key {plain_sql(key)} holds strings with a collation under which "
-                "different bytes are equal, and Millpond compares keys by their bytes; group by lower(...) "
-                "or use `collate UTF8_BINARY`"
-            )
-
-    def _window_form(self, timed_key: JavaObject | None) -> WindowForm | None:
-        """Windows are cut into panes only when nothing but the grouping looks at the window column."""
-        if timed_key is None or kind(timed_key) != "AttributeReference":
-            return None
-        form = window_form(self._aggregate, timed_key)
-        if form is None:
-            return None
-        others = [key for key in self._grouping if not key.semanticEquals(timed_key)]
-        for expression in items(self._aggregate.aggregateExpressions()):
-            others += _aggregate_expressions(expression)
-        return None if any(e.references().contains(timed_key) for e in others) else form
 
     def _add_keys(self, form: WindowForm | None) -> list[Column]:
         columns: list[Column] = []
@@ -164,7 +188,7 @@ class _Builder:
             is_attribute = kind(key) == "AttributeReference"
             key_name = str(key.name()) if is_attribute else plain_sql(key)
             self._inputs.append(self._catalyst.normalized_key(key), f"the key {key_name}")
-            columns.append(Column(key_name, _type_text(key)))
+            columns.append(Column(key_name, type_text(key)))
             if is_attribute and not any(
                 slot.attribute.exprId().equals(key.exprId()) for slot in self._key_slots
             ):
@@ -202,7 +226,7 @@ class _Builder:
             self._catalyst.same_type(have.dataType(), want.dataType())
             for have, want in zip(emitted, wanted, strict=True)
         ):
-            theirs, ours = ([_type_text(buffer) for buffer in side] for side in (wanted, emitted))
+            theirs, ours = ([type_text(buffer) for buffer in side] for side in (wanted, emitted))
             raise InternalError(
                 f"{self._name}: Spark keeps {plain_sql(kept.function)} as {theirs}, Millpond as {ours}"
             )
@@ -247,32 +271,19 @@ class _Builder:
                 types = [inputs[0].dataType(), self._catalyst.boolean_type]
         return types[: BUFFER_COUNTS[op]]
 
-    def _time(self, timed_key: JavaObject | None, form: WindowForm | None) -> TimeSpec | None:
-        if timed_key is None:
-            return None
-        column = Column(
-            str(timed_key.name()) if kind(timed_key) == "AttributeReference" else plain_sql(timed_key),
-            _type_text(timed_key),
-        )
-        if form is not None:
-            position = self._inputs.append(form.time, f"the time of {column.name}")
-            return Panes(position, form.size_us, form.slide_us, form.offset_us, column)
-        expiry, slice_us = expiry_of(self._catalyst, timed_key)
-        return KeyedTime(self._inputs.append(expiry, f"the expiry of {column.name}"), slice_us, column)
-
     def _finish(
         self, keys: list[Column], results: list[JavaObject], time: TimeSpec | None, form: WindowForm | None
     ) -> Operator:
         slots = self._key_slots + self._buffers.slots
         window = None
         if form is not None:
-            slots, window = self._with_window(slots, form.window)
+            slots, window = with_window(self._catalyst, slots, form.window)
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
-        read = struct_of(list(zip(input_names, map(_python_type, self._inputs.expressions), strict=True)))
+        read = struct_of(list(zip(input_names, map(python_type, self._inputs.expressions), strict=True)))
         emitted_names = names + [str(slot.attribute.name()) for slot in slots[len(keys) :]]
         emitted = struct_of(
-            list(zip(emitted_names, (_python_type(slot.attribute) for slot in slots), strict=True))
+            list(zip(emitted_names, (python_type(slot.attribute) for slot in slots), strict=True))
         )
         spec = AggregateSpec(
             name=self._name,
@@ -289,40 +300,55 @@ class _Builder:
         return Operator(
             spec=spec,
             emitted=emitted,
-            below=self._aggregate.child() if form is None else form.below,
-            window_nodes=0 if form is None else form.nodes,
-            inputs=inputs,
+            inputs=(inputs,),
             slots=tuple(slots),
             window=window,
             results=self._catalyst.seq(results),
         )
-
-    def _with_window(self, slots: list[Slot], window: JavaObject) -> tuple[list[Slot], JavaObject]:
-        start_type = window.dataType().fields()[0].dataType()
-        start, end = (
-            self._catalyst.attribute(name, start_type, True) for name in ("window_start", "window_end")
-        )
-        struct = self._catalyst.struct_of([("start", start), ("end", end)])
-        columns: Iterable[JavaObject] = [
-            *(slot.attribute for slot in slots),
-            self._catalyst.alias_as(struct, window),
-        ]
-        return [*slots, Slot(start, False), Slot(end, False)], self._catalyst.seq(columns)
 
     def _schema_bytes(self, columns: StructType, meanings: list[str]) -> bytes:
         schema = arrow_schema(columns, operator=self._name, meanings=meanings, settings=self._arrow)
         return bytes(schema.serialize())
 
 
-def _aggregate_expressions(expression: JavaObject) -> list[JavaObject]:
+def time_of(
+    catalyst: Catalyst, inputs: Inputs, timed_key: JavaObject | None, form: WindowForm | None
+) -> TimeSpec | None:
+    """The time of an operator; its column becomes one of the inputs."""
+    if timed_key is None:
+        return None
+    column = Column(
+        str(timed_key.name()) if kind(timed_key) == "AttributeReference" else plain_sql(timed_key),
+        type_text(timed_key),
+    )
+    if form is not None:
+        position = inputs.append(form.time, f"the time of {column.name}")
+        return Panes(position, form.size_us, form.slide_us, form.offset_us, column)
+    expiry, slice_us = expiry_of(catalyst, timed_key)
+    return KeyedTime(inputs.append(expiry, f"the expiry of {column.name}"), slice_us, column)
+
+
+def with_window(catalyst: Catalyst, slots: list[Slot], window: JavaObject) -> tuple[list[Slot], JavaObject]:
+    """The slots with the window's start and end, and all columns with the window column made from them."""
+    start_type = window.dataType().fields()[0].dataType()
+    start, end = (catalyst.attribute(name, start_type, True) for name in ("window_start", "window_end"))
+    struct = catalyst.struct_of([("start", start), ("end", end)])
+    columns: Iterable[JavaObject] = [
+        *(slot.attribute for slot in slots),
+        catalyst.alias_as(struct, window),
+    ]
+    return [*slots, Slot(start, False), Slot(end, False)], catalyst.seq(columns)
+
+
+def aggregate_expressions(expression: JavaObject) -> list[JavaObject]:
     if kind(expression) == "AggregateExpression":
         return [expression]
-    return [found for child in items(expression.children()) for found in _aggregate_expressions(child)]
+    return [found for child in items(expression.children()) for found in aggregate_expressions(child)]
 
 
-def _python_type(expression: JavaObject) -> DataType:
+def python_type(expression: JavaObject) -> DataType:
     return to_python_type(expression.dataType())
 
 
-def _type_text(expression: JavaObject) -> str:
-    return str(nullable_everywhere(_python_type(expression)).simpleString())
+def type_text(expression: JavaObject) -> str:
+    return str(nullable_everywhere(python_type(expression)).simpleString())

@@ -1,4 +1,4 @@
-"""Cuts a streaming query at its aggregates: what Spark reads before the first, what Millpond keeps, and what
+"""Cuts a streaming query at its stateful nodes: what Spark reads before the first, what Millpond keeps, and what
 Spark does with the emitted rows after each.
 
 The parts are Spark's own plan nodes with their own expression ids, so columns bound to the user's frames keep
@@ -7,23 +7,25 @@ their meaning on both sides of a cut.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
 from millpond.errors import InternalError, InvalidQuery
 from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.semantics.precombine import Precombined, precombined
-from millpond.spark.jvm import Catalyst, JavaObject, items, kind
-from millpond.spark.operators import Operator, build_operator
+from millpond.spark.carrier import Carrier, carry
+from millpond.spark.drafts import Draft
+from millpond.spark.jvm import Catalyst, JavaObject, items
+from millpond.spark.operators import Operator
+from millpond.spark.parts import Part, Whole, filled
 from millpond.spark.schemas import ArrowSettings
-from millpond.spark.stateful import stages
+from millpond.spark.stateful import Stage, take_apart
 
 __all__ = ["CutPlan", "cut"]
-
-_WATERMARK_NODES = {"EventTimeWatermark", "UpdateEventTimeWatermarkColumn"}
 
 
 def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
@@ -42,34 +44,30 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
     catalyst = Catalyst(session)
     analyzed = df._jdf.queryExecution().analyzed()
     catalyst.check_streaming(analyzed, output_mode)
-    found = stages(catalyst.flattened(analyzed), output_mode)
     arrow = ArrowSettings.of(session)
-    operators = [
-        build_operator(catalyst, stage.aggregate, f"aggregate-{i}", output_mode, arrow)
-        for i, stage in enumerate(found)
-    ]
+
+    def finish(draft: Draft, number: int) -> Operator:
+        return draft.finish(f"{draft.noun}-{number}", arrow)
+
+    taken = take_apart(catalyst, catalyst.flattened(analyzed), output_mode, finish)
     ansi = session.conf.get("spark.sql.ansi.enabled") == "true"
-    first = operators[0]
-    source = catalyst.frame(catalyst.project(first.inputs, first.below), session)
-    window_nodes = [*(operator.window_nodes for operator in operators[1:]), 0]
+    operators = [stage.operator for stage in taken.stages]
     return CutPlan(
-        source=source,
+        carrier=carry(catalyst, session, taken.stages),
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
         precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
         catalyst=catalyst,
-        _uppers=tuple(
-            _Upper.over(catalyst, operator, stage.above[: len(stage.above) - replaced])
-            for operator, stage, replaced in zip(operators, found, window_nodes, strict=True)
-        ),
-        _inputs=tuple(operator.inputs for operator in operators),
+        _stages=taken.stages,
+        _emissions=tuple(_Emission.of(catalyst, operator) for operator in operators),
+        _top=taken.top,
     )
 
 
 @dataclass(frozen=True)
 class CutPlan:
-    source: DataFrame
-    """The stream that the carrier query reads: the input columns of the first operator, keys first."""
+    carrier: Carrier
+    """The stream that Spark reads: the rows of all inputs that no other operator gives."""
     operators: tuple[OperatorSpec, ...]
     """Bottom up, at least one."""
     emitted_types: tuple[StructType, ...]
@@ -77,58 +75,85 @@ class CutPlan:
     precombined: tuple[Precombined | None, ...]
     """The operators over rows that Spark combined first, where it can."""
     catalyst: Catalyst
-    _uppers: tuple[_Upper, ...]
-    _inputs: tuple[JavaObject, ...]
+    _stages: tuple[Stage, ...]
+    _emissions: tuple[_Emission, ...]
+    _top: Part
 
-    def above(self, i: int, emitted: DataFrame) -> DataFrame:
-        """The plan above operator `i` over rows that it emitted, a batch frame with `emitted_types[i]`: the
-        input columns of the next operator, or for the last one the rows for the sink."""
-        plan = self._uppers[i].over_rows(self.catalyst, emitted._jdf.queryExecution().analyzed())
-        if i + 1 < len(self.operators):
-            plan = self.catalyst.project(self._inputs[i + 1], plan)
-        return self.catalyst.frame(plan, emitted.sparkSession)
+    def rows(self, i: int, emitted: DataFrame, *, spread: bool) -> JavaObject:
+        """What stands for operator `i` in the plan above it, over rows that it emitted, a batch frame with
+        `emitted_types[i]`. `spread`: each of its tasks has the rows of one shard."""
+        return self._emissions[i].over_rows(self.catalyst, emitted, spread=spread)
+
+    def inputs(
+        self, i: int, rows: Mapping[int, JavaObject], session: SparkSession
+    ) -> list[tuple[int, DataFrame]]:
+        """The inputs of operator `i` that come from other operators: (number of the input, its rows)."""
+        stage = self._stages[i]
+        frames = []
+        for side, part in enumerate(stage.inputs):
+            if not isinstance(part, Whole):
+                below = filled(self.catalyst, part, rows)
+                plan = self.catalyst.project(stage.operator.inputs[side], below)
+                frames.append((side, self.catalyst.frame(plan, session)))
+        return frames
+
+    def result(self, rows: Mapping[int, JavaObject], session: SparkSession) -> DataFrame:
+        """The rows for the sink."""
+        return self.catalyst.frame(filled(self.catalyst, self._top, rows), session)
 
 
 @dataclass(frozen=True)
-class _Upper:
-    """What stands above one operator, ready to be put over a batch's rows."""
+class _Emission:
+    """How emitted rows become what stands in the plan above an operator."""
 
     operator: str
     slots: tuple[_FilledSlot, ...]
     window: JavaObject | None
-    results: JavaObject
-    nodes: tuple[tuple[JavaObject, tuple[JavaObject, ...], int], ...]
-    """Nodes from the bottom up, their children, and the position of the one to exchange."""
+    results: JavaObject | None
+    attributes: JavaObject
+    """The slots' attributes as a Scala sequence."""
+    clustered_by: JavaObject | None
+    """Those of them that say which rows belong together."""
+    passes_on: bool
+    """Rows that belong together are for a node above that brings them together."""
 
     @staticmethod
-    def over(catalyst: Catalyst, operator: Operator, above: tuple[tuple[JavaObject, int], ...]) -> _Upper:
-        return _Upper(
+    def of(catalyst: Catalyst, operator: Operator) -> _Emission:
+        attributes = [slot.attribute for slot in operator.slots]
+        together = [attributes[position] for position in operator.clustered_by]
+        return _Emission(
             operator=operator.spec.name,
             slots=tuple(_FilledSlot.of(catalyst, slot.attribute, slot.not_null) for slot in operator.slots),
             window=operator.window,
             results=operator.results,
-            nodes=tuple(
-                (node, tuple(items(node.children())), position)
-                for node, position in above
-                if kind(node) not in _WATERMARK_NODES
-            ),
+            attributes=catalyst.seq(attributes),
+            clustered_by=catalyst.seq(together) if together else None,
+            passes_on=operator.results is None,
         )
 
-    def over_rows(self, catalyst: Catalyst, rows: JavaObject) -> JavaObject:
+    def over_rows(self, catalyst: Catalyst, emitted: DataFrame, *, spread: bool) -> JavaObject:
+        if spread and self.clustered_by is not None:
+            rdd = emitted._jdf.queryExecution().toRdd()
+            plan = catalyst.clustered(rdd, self.attributes, self.clustered_by, emitted.sparkSession)
+        else:
+            plan = self._renamed(catalyst, emitted._jdf.queryExecution().analyzed())
+            if not spread and self.passes_on:
+                # Few rows: in one task they are together without a shuffle.
+                plan = catalyst.in_one_task(plan)
+        if self.window is not None:
+            plan = catalyst.project(self.window, plan)
+        return plan if self.results is None else catalyst.project(self.results, plan)
+
+    def _renamed(self, catalyst: Catalyst, rows: JavaObject) -> JavaObject:
         columns = items(rows.output())
         if len(columns) != len(self.slots):
             raise InternalError(
                 f"{self.operator} emits {len(self.slots)} columns, the rows given for it have {len(columns)}"
             )
-        filled = [slot.filled(catalyst, column) for slot, column in zip(self.slots, columns, strict=True)]
-        plan = catalyst.project(catalyst.seq(filled), rows)
-        if self.window is not None:
-            plan = catalyst.project(self.window, plan)
-        plan = catalyst.project(self.results, plan)
-        for node, children, position in self.nodes:
-            exchanged = (*children[:position], plan, *children[position + 1 :])
-            plan = node.withNewChildren(catalyst.seq(exchanged))
-        return plan
+        filled_slots = [
+            slot.filled(catalyst, column) for slot, column in zip(self.slots, columns, strict=True)
+        ]
+        return catalyst.project(catalyst.seq(filled_slots), rows)
 
 
 @dataclass(frozen=True)

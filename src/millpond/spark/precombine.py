@@ -22,8 +22,11 @@ class PrecombineSwitch:
 
     def __init__(self) -> None:
         self.on = False
+        self.groups = 0
+        """Of the batch before, each counted once for each task."""
 
     def note(self, input_rows: int, staged_rows: int) -> None:
+        self.groups = staged_rows
         groups = staged_rows / max(input_rows, 1)
         if input_rows < _LEAST_ROWS:
             self.on = False

@@ -1,4 +1,4 @@
-"""The way of the stream through an analysed plan: where it is aggregated, and what on it can't be taken.
+"""The way of the streams through an analysed plan: where they are kept, and what on it can't be taken.
 
 Spark keeps state for the nodes refused here. They are refused by name, because a stateful node left in the
 plan would run in Spark's own state store unnoticed.
@@ -7,21 +7,48 @@ plan would run in Spark's own state store unnoticed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
-from millpond.spark.jvm import JavaObject, items, kind
+from millpond.spark.drafts import Draft, draft_of, drafts_of_join
+from millpond.spark.jvm import Catalyst, JavaObject, items, kind
+from millpond.spark.operators import Operator
+from millpond.spark.parts import Hole, Inner, Part, Whole, inner, split_children
 
-__all__ = ["Stage", "stages"]
+__all__ = ["Stage", "Taken", "take_apart"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One streaming aggregate and what stands above it, up to the next aggregate or the root."""
+    """One operator and what gives its rows: a part for each of its inputs."""
 
-    aggregate: JavaObject
-    above: tuple[tuple[JavaObject, int], ...]
-    """Nodes from the bottom up, each with the position of the child through which the stream comes."""
+    operator: Operator
+    inputs: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A plan taken apart: its stages, bottom up, and what stands above them all."""
+
+    stages: tuple[Stage, ...]
+    top: Part
+
+
+class Finish(Protocol):
+    def __call__(self, draft: Draft, number: int) -> Operator: ...
+
+
+def take_apart(catalyst: Catalyst, root: JavaObject, output_mode: OutputMode, finish: Finish) -> Taken:
+    """`finish` makes an operator of a draft once its place among the stages is known."""
+    splitter = _Splitter(catalyst, output_mode, finish)
+    top = splitter.split(root)
+    if not splitter.stages:
+        raise InvalidQuery(
+            "the query keeps no state: there is no aggregate on the stream, so there is nothing for Millpond "
+            "to keep. Start it with Spark's own writeStream"
+        )
+    return Taken(tuple(splitter.stages), top)
 
 
 _STATEFUL = {
@@ -40,75 +67,53 @@ _LIMITS = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset"}
 _SIDE_BY_SIDE = {"Union", "SequentialStreamingUnion"}
 
 
-def stages(root: JavaObject, output_mode: OutputMode) -> list[Stage]:
-    """The streaming aggregates of the plan, bottom up, each with what stands above it."""
-    aggregates: list[JavaObject] = []
-    between: list[list[tuple[JavaObject, int]]] = [[]]
-    node = root
-    while True:
-        if kind(node) == "Aggregate":
-            aggregates.append(node)
-            between.append([])
-            node = node.child()
-            continue
-        streaming = _streaming_children(node)
-        if len(streaming) != 1:
-            break
-        between[-1].append((node, streaming[0]))
-        node = items(node.children())[streaming[0]]
-    _refuse_branches_with_state(node)
-    if not aggregates:
-        _refuse([n for n, _ in between[0]], below_all=True, output_mode=output_mode)
-        raise InvalidQuery(
-            "the query keeps no state: there is no aggregate on the stream, so there is nothing for Millpond "
-            "to keep. Start it with Spark's own writeStream"
-        )
-    for depth, nodes in enumerate(between):
-        _refuse([n for n, _ in nodes], below_all=depth == len(aggregates), output_mode=output_mode)
-    return [
-        Stage(aggregate, tuple(reversed(nodes)))
-        for aggregate, nodes in zip(reversed(aggregates), reversed(between[:-1]), strict=True)
-    ]
+class _Splitter:
+    def __init__(self, catalyst: Catalyst, output_mode: OutputMode, finish: Finish) -> None:
+        self._catalyst = catalyst
+        self._mode = output_mode
+        self._finish = finish
+        self.stages: list[Stage] = []
 
+    def split(self, node: JavaObject) -> Part:
+        if not node.isStreaming():
+            return Whole(node)
+        draft = draft_of(self._catalyst, node, self._mode)
+        if draft is not None:
+            hole = self._stage(draft)
+            return Inner(node, (hole,)) if draft.keeps_node else hole
+        streaming = [child for child in items(node.children()) if child.isStreaming()]
+        if len(streaming) > 1 and kind(node) not in _SIDE_BY_SIDE:
+            return self._split_join(node)
+        part = split_children(node, self.split)
+        self._refuse(node, above_state=not isinstance(part, Whole))
+        if kind(node) in _SIDE_BY_SIDE and not isinstance(part, Whole):
+            raise InvalidQuery(
+                "the query aggregates one side of a union of streams; Millpond takes aggregates only one "
+                "above the other. Aggregate after the union, or run one query per side"
+            )
+        return part
 
-def _streaming_children(node: JavaObject) -> list[int]:
-    return [i for i, child in enumerate(items(node.children())) if child.isStreaming()]
+    def _stage(self, draft: Draft) -> Hole:
+        inputs = tuple(self.split(below) for below in draft.below)
+        self.stages.append(Stage(self._finish(draft, len(self.stages)), inputs))
+        return Hole(len(self.stages) - 1)
 
+    def _split_join(self, node: JavaObject) -> Part:
+        drafts = drafts_of_join(self._catalyst, node, self._mode) if kind(node) == "Join" else None
+        if drafts is None:
+            raise _keeps_state(
+                "a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams"
+            )
+        return inner(node, tuple(self._stage(draft) for draft in drafts))
 
-def _refuse(nodes: list[JavaObject], *, below_all: bool, output_mode: OutputMode) -> None:
-    for node in nodes:
+    def _refuse(self, node: JavaObject, *, above_state: bool) -> None:
         name = kind(node)
         if name in _STATEFUL:
             raise _keeps_state(_STATEFUL[name])
         # Above an aggregate in complete mode a limit is a limit of each batch's result; elsewhere Spark
         # counts the rows of all batches.
-        if name in _LIMITS and (below_all or output_mode == "append"):
+        if name in _LIMITS and (not above_state or self._mode == "append"):
             raise _keeps_state(_LIMITS[name])
-
-
-def _refuse_branches_with_state(node: JavaObject) -> None:
-    """At a leaf there is nothing; where several streams meet, only a union of stateless ones is left to
-    Spark."""
-    streaming = _streaming_children(node)
-    if not streaming:
-        return
-    if kind(node) not in _SIDE_BY_SIDE:
-        raise _keeps_state(
-            "a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams"
-        )
-    pending = [items(node.children())[i] for i in streaming]
-    while pending:
-        below = pending.pop()
-        streaming = _streaming_children(below)
-        if kind(below) == "Aggregate":
-            raise InvalidQuery(
-                "the query aggregates one side of a union of streams; Millpond takes aggregates only one "
-                "above the other. Aggregate after the union, or run one query per side"
-            )
-        if len(streaming) > 1 and kind(below) not in _SIDE_BY_SIDE:
-            raise _keeps_state("a join of two streams")
-        _refuse([below], below_all=True, output_mode="append")
-        pending += [items(below.children())[i] for i in streaming]
 
 
 def _keeps_state(operator: str) -> InvalidQuery:

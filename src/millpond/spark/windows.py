@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 
-__all__ = ["WindowForm", "expiry_of", "is_session_window", "watermarked_key", "window_form"]
+__all__ = ["WindowForm", "expiry_of", "is_session_window", "is_time_window", "watermarked_key", "window_form"]
 
 _WATERMARK_DELAY = "spark.watermarkDelayMs"
 _TIME_WINDOW = "spark.timeWindow"
@@ -28,8 +28,6 @@ class WindowForm:
     """The row's time as int64 microseconds, over the columns of `below`."""
     below: JavaObject
     """The plan under the window arithmetic."""
-    nodes: int
-    """How many plan nodes the window arithmetic takes."""
     size_us: int
     slide_us: int
     offset_us: int
@@ -38,6 +36,10 @@ class WindowForm:
 def watermarked_key(keys: list[JavaObject]) -> JavaObject | None:
     """The key whose time a watermark follows; of several the first, as in Spark."""
     return next((key for key in keys if _has_metadata(key, _WATERMARK_DELAY)), None)
+
+
+def is_time_window(key: JavaObject) -> bool:
+    return _has_metadata(key, _TIME_WINDOW)
 
 
 def is_session_window(key: JavaObject) -> bool:
@@ -63,7 +65,7 @@ def expiry_of(catalyst: Catalyst, key: JavaObject) -> tuple[JavaObject, int]:
 def window_form(aggregate: JavaObject, window: JavaObject) -> WindowForm | None:
     """The windows right under the aggregate, if `window` is one of the analyser's and nothing else than the
     grouping uses it."""
-    if not _has_metadata(window, _TIME_WINDOW):
+    if not is_time_window(window):
         return None
     child = aggregate.child()
     found = _tumbling(child, window) if kind(child) == "Project" else _sliding(child, window)
@@ -78,7 +80,6 @@ class _Written:
     copies: int
     """How many windows a row may lie in."""
     below: JavaObject
-    nodes: int
 
 
 def _tumbling(project: JavaObject, window: JavaObject) -> _Written | None:
@@ -88,7 +89,7 @@ def _tumbling(project: JavaObject, window: JavaObject) -> _Written | None:
             struct = column.child() if kind(column) == "Alias" else None
         elif kind(column) != "AttributeReference":
             return None
-    return None if struct is None else _Written(struct, 1, project.child(), 1)
+    return None if struct is None else _Written(struct, 1, project.child())
 
 
 def _sliding(node: JavaObject, window: JavaObject) -> _Written | None:
@@ -105,7 +106,7 @@ def _sliding(node: JavaObject, window: JavaObject) -> _Written | None:
             struct = value
         elif kind(value) != "AttributeReference" or not value.exprId().equals(output.exprId()):
             return None
-    return None if struct is None else _Written(struct, expand.projections().size(), expand.child(), 2)
+    return None if struct is None else _Written(struct, expand.projections().size(), expand.child())
 
 
 def _read_struct(written: _Written, window: JavaObject) -> WindowForm | None:
@@ -124,7 +125,7 @@ def _read_struct(written: _Written, window: JavaObject) -> WindowForm | None:
     time, slide, offset = arithmetic
     if slide <= 0 or written.copies != -(-size // slide):
         return None
-    return WindowForm(window, time, written.below, written.nodes, size, slide, offset % slide)
+    return WindowForm(window, time, written.below, size, slide, offset % slide)
 
 
 def _read_start(start: JavaObject) -> tuple[JavaObject, int, int] | None:

@@ -167,7 +167,9 @@ class StreamWriter:
             service.kill()
             raise
         try:
-            carrier = plan.source.writeStream.foreachBatch(loop).option("checkpointLocation", location)
+            carrier = plan.carrier.source.writeStream.foreachBatch(loop).option(
+                "checkpointLocation", location
+            )
             if self._trigger:
                 carrier = carrier.trigger(**self._trigger)
             if self._name is not None:

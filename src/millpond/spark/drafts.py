@@ -1,0 +1,82 @@
+"""Which operator keeps the state of a node of Spark's plan.
+
+A draft is made on the way down, because only it knows where the plan is cut; it becomes an operator on the way up,
+when its place among the stages is known.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from millpond.semantics.operator import OutputMode
+from millpond.spark.aggregates import is_mergeable
+from millpond.spark.jvm import Catalyst, JavaObject, items, kind
+from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
+from millpond.spark.schemas import ArrowSettings
+from millpond.spark.window_rows import WindowRowsDraft, window_join
+from millpond.spark.windows import is_session_window, watermarked_key
+
+__all__ = ["Draft", "draft_of", "drafts_of_join"]
+
+_GROUP_FUNCTIONS = {"FlatMapGroupsInPandas": "applyInPandas", "FlatMapGroupsInArrow": "applyInArrow"}
+
+
+class Draft(Protocol):
+    @property
+    def noun(self) -> str:
+        """What an operator of this kind is called in messages."""
+
+    @property
+    def keeps_node(self) -> bool:
+        """Whether the node itself stays in the plan, over the rows that the operator emits."""
+
+    @property
+    def below(self) -> tuple[JavaObject, ...]:
+        """The plans that give the operator's rows, one for each of its inputs."""
+
+    def finish(self, name: str, arrow: ArrowSettings) -> Operator: ...
+
+
+def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> Draft | None:
+    """The operator for a node with one stream below it; None: Spark keeps no state for it."""
+    name = kind(node)
+    if name == "Aggregate":
+        grouping = items(node.groupingExpressions())
+        if output_mode == "append" and _in_windows(grouping) and not _all_mergeable(catalyst, node):
+            columns = [*grouping, *items(node.aggregateExpressions())]
+            return WindowRowsDraft(catalyst, node, grouping, columns, _functions(catalyst, node))
+        return AggregateDraft(catalyst, node, output_mode)
+    if name in _GROUP_FUNCTIONS and output_mode == "append":
+        grouping = items(node.groupingAttributes())
+        if _in_windows(grouping):
+            return WindowRowsDraft(catalyst, node, grouping, None, _GROUP_FUNCTIONS[name])
+    return None
+
+
+def drafts_of_join(catalyst: Catalyst, join: JavaObject, output_mode: OutputMode) -> list[Draft] | None:
+    """The operators for the two streams that a join brings together; None: it can't be taken."""
+    return list(window_join(catalyst, join) or ()) or None if output_mode == "append" else None
+
+
+def _in_windows(grouping: list[JavaObject]) -> bool:
+    """Groups that end: Spark's append mode asks for one key that a watermark follows."""
+    return watermarked_key(grouping) is not None and not any(is_session_window(key) for key in grouping)
+
+
+def _all_mergeable(catalyst: Catalyst, aggregate: JavaObject) -> bool:
+    return all(
+        is_mergeable(catalyst, found.aggregateFunction())
+        for expression in items(aggregate.aggregateExpressions())
+        for found in aggregate_expressions(expression)
+    )
+
+
+def _functions(catalyst: Catalyst, aggregate: JavaObject) -> str:
+    """Those that can't be merged, by their names."""
+    functions = [
+        found.aggregateFunction()
+        for expression in items(aggregate.aggregateExpressions())
+        for found in aggregate_expressions(expression)
+    ]
+    unmerged = [function for function in functions if not is_mergeable(catalyst, function)]
+    return ", ".join(dict.fromkeys(str(function.prettyName()) for function in unmerged))

@@ -1,0 +1,155 @@
+"""Brings a batch's rows to the state service: by a Spark job whose tasks send them, or, where they are few, through
+the driver, which spares the way through Spark's Python workers.
+
+How many rows a batch has is not known before it is read; the batch before it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.errors import ArithmeticException
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond.semantics.operator import OperatorSpec
+from millpond.service.messages import BatchTry, Endpoint, Receipt
+from millpond.settings import Settings
+from millpond.spark.ingest import (
+    RECEIPTS_SCHEMA,
+    FeedOrder,
+    IngestOrder,
+    TaskReceipts,
+    ingest,
+    ingest_task,
+    read_receipts,
+)
+from millpond.spark.plan import CutPlan
+from millpond.spark.precombine import Precombiner, PrecombineSwitch
+
+__all__ = ["Ingester", "arithmetic_error"]
+
+_DRIVER = -1
+"""The driver in the place of a task and its attempt; Spark's numbers begin at 0."""
+
+
+class Ingester:
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: CutPlan,
+        settings: Settings,
+        shard_starts: tuple[int, ...],
+        endpoint: Callable[[], Endpoint],
+    ) -> None:
+        self._cores = spark.sparkContext.defaultParallelism
+        self._plan = plan
+        self._settings = settings
+        self._shard_starts = shard_starts
+        self._endpoint = endpoint
+        self._last_size: tuple[int, int] | None = None
+        self._last_rows = [0] * len(plan.operators)
+        """What operators got from others in the batch before."""
+        self._switches = [PrecombineSwitch() for _ in plan.operators]
+        self._precombiners = [
+            None if form is None else Precombiner(plan.catalyst, form) for form in plan.precombined
+        ]
+
+    def from_sources(
+        self, batch: DataFrame, at: BatchTry, before_us: int, size: int
+    ) -> dict[int, list[Receipt]]:
+        """`size`: bytes of the batch, as Spark estimates them. Returns receipts by operator."""
+        rows = self._expected_rows(size)
+        feeds = self._plan.carrier.feeds
+        if len(feeds) == 1:
+            receipts = {
+                feeds[0].operator: self._one(batch, at, feeds[0].operator, feeds[0].side, before_us, rows)
+            }
+        else:
+            orders = tuple(self._feed(feed.operator, feed.side, feed.columns, before_us) for feed in feeds)
+            receipts = {}
+            for operator, receipt in self._run(self._coalesced(batch, rows), at, orders, rows):
+                receipts.setdefault(operator, []).append(receipt)
+        total = sum(receipt.input_rows for given in receipts.values() for receipt in given)
+        self._last_size = (size, total)
+        return receipts
+
+    def from_operators(
+        self, frame: DataFrame, at: BatchTry, operator: int, side: int, before_us: int
+    ) -> list[Receipt]:
+        """Rows that operators below emitted in this batch."""
+        receipts = self._one(frame, at, operator, side, before_us, self._last_rows[operator] or None)
+        self._last_rows[operator] = sum(receipt.input_rows for receipt in receipts)
+        return receipts
+
+    def _one(
+        self, frame: DataFrame, at: BatchTry, operator: int, side: int, before_us: int, rows: int | None
+    ) -> list[Receipt]:
+        """The rows of one input, combined by Spark first where that pays."""
+        precombiner, switch = self._precombiners[operator], self._switches[operator]
+        spec, weight = self._plan.operators[operator], None
+        frame = self._coalesced(frame, rows)
+        if precombiner is not None and switch.on:
+            frame = precombiner.combined(frame)
+            spec, weight = precombiner.form.spec, precombiner.form.weight
+            rows = switch.groups
+        columns = tuple(range(len(spec.input_schema)))
+        feed = self._feed(operator, side, columns, before_us, spec, weight)
+        receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows)]
+        switch.note(
+            sum(receipt.input_rows for receipt in receipts),
+            sum(sum(receipt.staged_rows) for receipt in receipts),
+        )
+        return receipts
+
+    def _feed(
+        self,
+        operator: int,
+        side: int,
+        columns: tuple[int, ...],
+        before_us: int,
+        spec: OperatorSpec | None = None,
+        weight: int | None = None,
+    ) -> FeedOrder:
+        spec = spec or self._plan.operators[operator]
+        late_before_us = before_us if spec.time is not None else None
+        return FeedOrder(operator, side, spec, columns, late_before_us, weight)
+
+    def _run(
+        self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None
+    ) -> list[tuple[int, Receipt]]:
+        order = IngestOrder(self._endpoint(), at, self._shard_starts, feeds)
+        if rows is not None and rows <= self._settings.local_ingest_rows:
+            done = [self._through_driver(frame, order)]
+        else:
+            tasks = frame.mapInArrow(ingest_task(order), RECEIPTS_SCHEMA).collect()
+            done = [read_receipts(row[0]) for row in tasks]
+        receipts = [pair for task in done for pair in task.receipts]
+        overflow = next((receipt.overflow for _, receipt in receipts if receipt.overflow), None)
+        if overflow is not None:
+            raise arithmetic_error(overflow)
+        return receipts
+
+    @staticmethod
+    def _through_driver(frame: DataFrame, order: IngestOrder) -> TaskReceipts:
+        return ingest(order, _DRIVER, _DRIVER, frame.toArrow().to_batches())
+
+    def _coalesced(self, frame: DataFrame, rows: int | None) -> DataFrame:
+        """In as many tasks as the rows are worth."""
+        if rows is None:
+            return frame
+        tasks = max(1, -(-rows // self._settings.rows_per_task))
+        return frame.coalesce(tasks) if tasks < self._cores else frame
+
+    def _expected_rows(self, size: int) -> int | None:
+        """Judged by the rows of the batch before; None: there was none."""
+        if self._last_size is None:
+            return None
+        last_size, last_rows = self._last_size
+        return int(last_rows * size / max(last_size, 1))
+
+
+def arithmetic_error(text: str) -> ArithmeticException:
+    return ArithmeticException(
+        f"[ARITHMETIC_OVERFLOW] {text}. Use 'try_sum' to tolerate overflow and return NULL instead, or set "
+        '"spark.sql.ansi.enabled" to "false" to bypass this error.'
+    )

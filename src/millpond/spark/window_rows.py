@@ -1,0 +1,168 @@
+"""Operators that keep rows until their window ends, for what Spark can only compute on all of them at once:
+aggregates that can't be merged, functions of groups in pandas or Arrow, and joins of two streams by window.
+
+The node of Spark's plan stays where it is and runs as a batch operator over the rows of the windows that ended. Rows
+that belong together come from one shard, and Spark is told so: it needs no shuffle to group or join them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millpond.semantics.operator import Column, KeyedTime, WindowRowsSpec
+from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
+from millpond.spark.operators import (
+    Inputs,
+    Operator,
+    Slot,
+    check_key,
+    python_type,
+    time_of,
+    type_text,
+    with_window,
+)
+from millpond.spark.schemas import ArrowSettings, arrow_schema, struct_of
+from millpond.spark.windows import is_time_window, watermarked_key, window_form
+
+__all__ = ["WindowRowsDraft", "window_join"]
+
+
+class WindowRowsDraft:
+    noun = "rows"
+    keeps_node = True
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        node: JavaObject,
+        keys: list[JavaObject],
+        used: list[JavaObject] | None,
+        purpose: str,
+        *,
+        in_panes: bool = True,
+    ) -> None:
+        """`used`: the expressions that look at the rows; None: all columns are needed. `in_panes`: whether rows may
+        be kept by pane and given their windows when those end."""
+        self._catalyst = catalyst
+        self._keys = keys
+        self._purpose = purpose
+        self._timed_key = watermarked_key(keys)
+        assert self._timed_key is not None
+        plain = kind(self._timed_key) == "AttributeReference"
+        self._form = window_form(node, self._timed_key) if plain and in_panes else None
+        child = node.child()
+        self.below = (child if self._form is None else self._form.below,)
+        self._kept = [
+            attribute
+            for attribute in items(child.output())
+            if (used is None or any(e.references().contains(attribute) for e in used))
+            and not (self._form is not None and attribute.exprId().equals(self._form.window.exprId()))
+        ]
+
+    def finish(self, name: str, arrow: ArrowSettings) -> Operator:
+        keys = self._placing_keys()
+        for key in keys:
+            check_key(self._catalyst, key, name)
+        inputs = Inputs()
+        for attribute in self._kept:
+            inputs.append(attribute, f"the column {attribute.name()}")
+        positions = [
+            inputs.position(self._catalyst.normalized_key(key), f"the key {plain_sql(key)}") for key in keys
+        ]
+        time = time_of(self._catalyst, inputs, self._timed_key, self._form)
+        assert time is not None
+        kept = list(range(len(self._kept)))
+        if isinstance(time, KeyedTime) and time.slice_us > 1:
+            kept.append(time.column)
+        slots = [Slot(attribute, not attribute.nullable()) for attribute in self._kept]
+        window = None
+        if self._form is not None:
+            slots, window = with_window(self._catalyst, slots, self._form.window)
+        input_names = [f"c{i}" for i in range(len(inputs.expressions))]
+        read = struct_of(list(zip(input_names, map(python_type, inputs.expressions), strict=True)))
+        emitted = struct_of([(f"c{i}", python_type(slot.attribute)) for i, slot in enumerate(slots)])
+        emitted_meanings = [str(slot.attribute.name()) for slot in slots]
+        spec = WindowRowsSpec(
+            name=name,
+            keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
+            time=time,
+            input_ipc=bytes(
+                arrow_schema(read, operator=name, meanings=inputs.meanings, settings=arrow).serialize()
+            ),
+            output_ipc=bytes(
+                arrow_schema(emitted, operator=name, meanings=emitted_meanings, settings=arrow).serialize()
+            ),
+            key_columns=tuple(positions),
+            kept_columns=tuple(kept),
+            kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
+            purpose=self._purpose,
+        )
+        aliases = zip(inputs.expressions, input_names, strict=True)
+        return Operator(
+            spec=spec,
+            emitted=emitted,
+            inputs=(self._catalyst.seq(self._catalyst.alias(e, input_name) for e, input_name in aliases),),
+            slots=tuple(slots),
+            window=window,
+            results=None,
+            clustered_by=self._clustered_by(),
+        )
+
+    def _placing_keys(self) -> list[JavaObject]:
+        """A window's rows are spread over the shards by the other keys; where there are none, by the window."""
+        others = [key for key in self._keys if not key.semanticEquals(self._timed_key)]
+        return others or ([self._timed_key] if self._form is None else [])
+
+    def _clustered_by(self) -> tuple[int, ...]:
+        """Positions of the keys among what is emitted, where all of them are plain columns."""
+        wanted = [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
+        found = [
+            position
+            for key in wanted
+            for position, attribute in enumerate(self._kept)
+            if kind(key) == "AttributeReference" and attribute.exprId().equals(key.exprId())
+        ]
+        return tuple(found) if len(found) == len(wanted) else ()
+
+
+def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:
+    """A join in which windows of both streams have to be equal: no row can find a partner once its window ended."""
+    if not join.condition().isDefined():
+        return None
+    pairs = list(_equal_keys(join))
+    windows = [pair for pair in pairs if all(is_time_window(key) and watermarked_key([key]) for key in pair)]
+    if not windows:
+        return None
+    pairs.sort(key=lambda pair: pair not in windows[:1])
+    purpose = f"{str(join.joinType().sql()).lower()} join"
+    left, right = (
+        WindowRowsDraft(catalyst, _Side(child), [pair[side] for pair in pairs], None, purpose, in_panes=False)
+        for side, child in enumerate((join.left(), join.right()))
+    )
+    return left, right
+
+
+class _Side:
+    """One side of a join in the place of a node that has a single child."""
+
+    def __init__(self, child: JavaObject) -> None:
+        self._child = child
+
+    def child(self) -> JavaObject:
+        return self._child
+
+
+def _equal_keys(join: JavaObject) -> Iterator[tuple[JavaObject, JavaObject]]:
+    """The pairs of expressions that have to be equal, of the left side and of the right."""
+    left, right = join.left().outputSet(), join.right().outputSet()
+    pending = [join.condition().get()]
+    while pending:
+        condition = pending.pop()
+        if kind(condition) == "And":
+            pending += [condition.right(), condition.left()]
+        elif kind(condition) == "EqualTo":
+            one, other = condition.left(), condition.right()
+            if one.references().subsetOf(left) and other.references().subsetOf(right):
+                yield one, other
+            elif one.references().subsetOf(right) and other.references().subsetOf(left):
+                yield other, one
