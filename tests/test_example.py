@@ -135,6 +135,9 @@ def test_progress_tells_state_watermark_and_times(
     assert operator["numRowsTotal"] > 0
     assert operator["memoryUsedBytes"] > 0
     assert last["eventTime"]["watermark"].startswith("2024-01-01T00:00:3")
-    assert {f"millpond.{part}" for part in ("ingest", "seal", "emit", "commit", "waiting")} <= set(
-        last["durationMs"]
-    )
+    durations = last["durationMs"]
+    assert {f"millpond.{part}" for part in ("ingest", "seal", "emit", "commit", "waiting")} <= set(durations)
+    times = {name: ms for name, ms in durations.items() if name.startswith("millpond.time.")}
+    assert {"millpond.time.encoding", "millpond.time.state_write", "millpond.time.state_read"} <= set(times)
+    assert sum(times.values()) == pytest.approx(durations["triggerExecution"], abs=1)
+    assert 0 < durations["millpond.cpu.encoding"] < durations["triggerExecution"] * 2

@@ -333,6 +333,48 @@ def test_the_statistics_have_all_their_names(shard: Shard) -> None:
         "block_reads",
         "false_positives",
         "read_bytes",
+        "lookup_ns",
+        "removal_ns",
     }
     assert (stats["rows"], stats["runs"], stats["gets"], stats["block_reads"]) == (1, 1, 1, 0)
     assert set(shard.store.slice_stats(0)) == {"rows", "live_bytes", "run_bytes", "runs"}
+
+
+def test_looking_for_cold_groups_takes_time_of_its_own(shard: Shard) -> None:
+    shard.merge([(key, 1) for key in range(5_000)])
+    shard.commit()
+    shard.merge([(key, 1) for key in range(5_000)])
+    shard.commit()
+    assert shard.store.spent_ns == (0, 0)
+    shard.reopen()
+    files_before = kernel.thread_files_ns()
+    shard.merge([(key, 1) for key in range(5_000)])
+    lookups_ns, removals_ns = shard.store.spent_ns
+    assert lookups_ns > 0
+    assert removals_ns == 0
+    assert kernel.thread_files_ns() > files_before
+
+
+def test_removal_takes_time_of_its_own(shard: Shard, tmp_path: Path) -> None:
+    shard.merge([(key, 1) for key in range(5_000)])
+    shard.store.drop(0)
+    shard.commit()
+    lookups_ns, removals_ns = shard.store.spent_ns
+    assert lookups_ns == 0
+    assert removals_ns > 0
+
+
+def test_what_a_thread_spends_on_files_is_its_own(shard: Shard) -> None:
+    before = kernel.thread_files_ns()
+    elsewhere: list[int] = []
+
+    def commit() -> None:
+        shard.merge([(key, 1) for key in range(1_000)])
+        shard.commit()
+        elsewhere.append(kernel.thread_files_ns())
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    thread.join()
+    assert elsewhere[0] > 0
+    assert kernel.thread_files_ns() == before

@@ -31,6 +31,7 @@ pub mod scan;
 pub mod shards;
 pub mod slice;
 pub mod sort;
+pub mod spent;
 pub mod store;
 pub mod table;
 pub mod time;

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::rows::Row;
 use crate::run::Run;
 use crate::sort::sort_by_hash;
+use crate::spent::Beside;
 use crate::table::Keys;
 
 /// Neighbouring blocks are read together up to this size.
@@ -23,6 +24,10 @@ pub struct Counters {
     /// Pairs of key and run that cost a read and found nothing.
     pub false_positives: u64,
     pub read_bytes: u64,
+    /// Time of looking for keys in runs, calls to the file system left out.
+    pub lookup_ns: u64,
+    /// Likewise of dropping slices and deleting expired groups.
+    pub removal_ns: u64,
 }
 
 /// Key numbers in the order of runs.
@@ -45,6 +50,7 @@ pub fn find_in_runs<'r, K: Keys>(
     counters: &mut Counters,
     mut found: impl FnMut(u32, Row<'_>, usize) -> Result<()>,
 ) -> Result<()> {
+    let spent = Beside::start();
     let mut bytes = Vec::new();
     for (place, run) in newest_first.enumerate() {
         if wanted.is_empty() {
@@ -75,6 +81,7 @@ pub fn find_in_runs<'r, K: Keys>(
         let mut done = done.into_iter();
         wanted.retain(|_| done.next() != Some(true));
     }
+    counters.lookup_ns += spent.ns();
     Ok(())
 }
 

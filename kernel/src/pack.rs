@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
+use crate::spent::in_files;
 
 /// Version of the files this kernel writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -95,9 +96,8 @@ impl PackWriter {
     fn flush(&mut self) -> Result<()> {
         let name = self.name();
         let buffer = std::mem::take(&mut self.buffer);
-        self.open_file()?
-            .write_all(&buffer)
-            .map_err(|error| Error::io(name, error))?;
+        let file = self.open_file()?;
+        in_files(|| file.write_all(&buffer)).map_err(|error| Error::io(name, error))?;
         self.written += buffer.len() as u64;
         self.buffer = buffer;
         self.buffer.clear();
@@ -121,9 +121,9 @@ impl PackWriter {
         self.buffer.extend_from_slice(&footer);
         self.flush()?;
         let name = self.name();
-        self.open_file()?
-            .sync_all()
-            .and_then(|()| sync_directory(&self.path))
+        let path = self.path.clone();
+        let file = self.open_file()?;
+        in_files(|| file.sync_all().and_then(|()| sync_directory(&path)))
             .map_err(|error| Error::io(name, error))?;
         self.file = None;
         Ok(length)
@@ -231,15 +231,13 @@ impl PackFile {
     }
 
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.file
-            .read_exact_at(into, offset)
-            .map_err(|error| match error.kind() {
-                ErrorKind::UnexpectedEof => Error::damaged(
-                    &self.name,
-                    format!("ends before byte {}", offset + into.len() as u64),
-                ),
-                _ => Error::io(&self.name, error),
-            })
+        in_files(|| self.file.read_exact_at(into, offset)).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::damaged(
+                &self.name,
+                format!("ends before byte {}", offset + into.len() as u64),
+            ),
+            _ => Error::io(&self.name, error),
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use crate::rows::{HashRange, RowShape};
 use crate::run::Run;
 use crate::scan::{Scan, ScanSpec};
 use crate::slice::Change;
+use crate::spent::in_files_ns;
 use crate::store::Store;
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
@@ -315,6 +316,11 @@ impl PyStore {
         ]))
     }
 
+    #[getter]
+    fn spent_ns(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |store| Ok(store.spent_ns()))
+    }
+
     fn stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
         let stats = self.with(py, |store| Ok(store.stats()))?;
         Ok(HashMap::from([
@@ -329,6 +335,8 @@ impl PyStore {
             ("block_reads", stats.counters.block_reads),
             ("false_positives", stats.counters.false_positives),
             ("read_bytes", stats.counters.read_bytes),
+            ("lookup_ns", stats.counters.lookup_ns),
+            ("removal_ns", stats.counters.removal_ns),
         ]))
     }
 }
@@ -355,11 +363,18 @@ impl PyScan {
     }
 }
 
+/// What the calling thread has spent in the kernel's calls to the file system.
+#[pyfunction]
+fn thread_files_ns() -> u64 {
+    in_files_ns()
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FORMAT_VERSION", FORMAT_VERSION)?;
     module.add_class::<PyPackWriter>()?;
     module.add_class::<PyRun>()?;
     module.add_class::<PyStore>()?;
     module.add_function(wrap_pyfunction!(read_blob, module)?)?;
+    module.add_function(wrap_pyfunction!(thread_files_ns, module)?)?;
     module.add_function(wrap_pyfunction!(merge_runs, module)?)
 }

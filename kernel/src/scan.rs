@@ -13,6 +13,7 @@ use crate::layout::Layout;
 use crate::merge::{Merger, Source};
 use crate::rows::Row;
 use crate::run::Run;
+use crate::spent::Beside;
 use crate::store::Store;
 use crate::table::Table;
 
@@ -330,6 +331,13 @@ fn next_of_keys(
 impl Store {
     /// Deletes the groups of a slice that expire at or before the time; returns how many.
     pub fn delete_expired(&mut self, slice: i64, expired_at_us: i64) -> Result<u64> {
+        let spent = Beside::start();
+        let deleted = self.delete_groups(slice, expired_at_us);
+        self.counters.removal_ns += spent.ns();
+        deleted
+    }
+
+    fn delete_groups(&mut self, slice: i64, expired_at_us: i64) -> Result<u64> {
         let spec = ScanSpec {
             slices: vec![slice],
             touched_only: false,

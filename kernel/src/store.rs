@@ -18,6 +18,7 @@ use crate::rows::{HashRange, RowShape};
 use crate::run::Run;
 use crate::run_writer::RunExtent;
 use crate::slice::{Change, Slice};
+use crate::spent::Beside;
 
 /// Rows that are changed between two looks at the memory.
 const STEP_ROWS: usize = 65_536;
@@ -274,7 +275,11 @@ impl Store {
             .checked_add(1)
             .ok_or_else(|| Error::invalid("too many batches; open the store again"))?;
         self.version += 1;
-        self.slices.retain(|_, slice| !slice.is_dropped());
+        if self.slices.values().any(Slice::is_dropped) {
+            let spent = Beside::start();
+            self.slices.retain(|_, slice| !slice.is_dropped());
+            self.counters.removal_ns += spent.ns();
+        }
         for slice in self.slices.values_mut() {
             slice.commit(self.epoch);
         }
@@ -337,6 +342,11 @@ impl Store {
 
     fn runs_memory_bytes(&self) -> usize {
         self.slices.values().map(Slice::runs_memory_bytes).sum()
+    }
+
+    /// Time spent so far on looking for keys in runs and on removal, calls to the file system left out.
+    pub fn spent_ns(&self) -> (u64, u64) {
+        (self.counters.lookup_ns, self.counters.removal_ns)
     }
 
     pub fn stats(&self) -> Stats {

@@ -112,6 +112,9 @@ class Run:
     @property
     def memory_bytes(self) -> int: ...
 
+def thread_files_ns() -> int:
+    """What the calling thread has spent in the kernel's calls to the file system: reads, writes, syncs of packs."""
+
 def merge_runs(
     layout: Layout, runs: list[Run], writer: PackWriter, first_bucket: int, end_bucket: int, whole: bool
 ) -> tuple[int, int, int]:
@@ -169,7 +172,10 @@ class Store:
         """rows, live_bytes, run_bytes, runs."""
     def stats(self) -> dict[str, int]:
         """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
-        false_positives, read_bytes."""
+        false_positives, read_bytes, lookup_ns, removal_ns."""
+    @property
+    def spent_ns(self) -> tuple[int, int]:
+        """Time spent so far on looking for keys in runs and on removal, calls to the file system left out."""
 
 @final
 class Nexmark:

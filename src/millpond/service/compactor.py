@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class Compactor:
         self._done: list[Compacted] = []
         self._failure: BaseException | None = None
         self._stopping = False
+        self._cpu_ns = 0
 
     @property
     def idle(self) -> bool:
@@ -67,6 +69,11 @@ class Compactor:
             raise failure
         return done
 
+    def take_cpu_ns(self) -> int:
+        """CPU time of the merges that ended since the last call. Called while idle."""
+        spent, self._cpu_ns = self._cpu_ns, 0
+        return spent
+
     def stop(self) -> None:
         self._stopping = True
         if self._thread is not None:
@@ -82,6 +89,9 @@ class Compactor:
                 self._done.append(self._merge(compaction))
         except BaseException as error:
             self._failure = error
+        finally:
+            # The thread does nothing else.
+            self._cpu_ns += time.thread_time_ns()
 
     def _merge(self, compaction: Compaction) -> Compacted:
         path = self._new_path()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.service.spent import Spent
 from millpond.settings import Settings
 from millpond.storage.records import CommitRecord
 
@@ -67,6 +68,7 @@ class Receipt(msgspec.Struct, frozen=True):
     overflow: str | None = None
     """Set when a sum left the range of its type while the task combined its rows."""
     side: int = 0
+    spent: Spent = Spent()
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
@@ -91,11 +93,14 @@ class SealRequest(msgspec.Struct, frozen=True):
 class SealReply(msgspec.Struct, frozen=True):
     output_rows: tuple[int, ...]
     """Rows to emit per shard."""
+    spent: Spent = Spent()
+    """Over all shards, as it passed for the caller."""
 
 
 class SaveReply(msgspec.Struct, frozen=True):
     manifest: str
     written_bytes: int
+    spent: Spent = Spent()
 
 
 class StatsReply(msgspec.Struct, frozen=True):
@@ -119,3 +124,5 @@ class CommitReply(msgspec.Struct, frozen=True):
     """One per operator."""
     in_flight: tuple[str, ...]
     """Packs that no manifest names yet and that collection must spare."""
+    spent: Spent = Spent()
+    """With the CPU time of merges that ended since the last commit."""

@@ -10,6 +10,7 @@ import itertools
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,8 +32,10 @@ from millpond.service.messages import (
     StageKey,
     StatsReply,
 )
+from millpond.service.spent import Spent, Stopwatch
 from millpond.service.spool import Budget, Spool
 from millpond.service.staging import Staging
+from millpond.service.trace import TraceWriter
 from millpond.state.opening import open_shard
 from millpond.state.shard import FlushedRun, OperatorShard, Place
 from millpond.storage.manifest import Manifest, RunRef
@@ -44,7 +47,7 @@ __all__ = ["ServedQuery"]
 
 
 class ServedQuery:
-    def __init__(self, request: OpenRequest, spool_directory: Path) -> None:
+    def __init__(self, request: OpenRequest, spool_directory: Path, trace_file: Path | None = None) -> None:
         self._settings = request.settings
         self._owner_slot = request.owner_slot
         self._operators = request.operators
@@ -56,6 +59,10 @@ class ServedQuery:
         self._naming = threading.Lock()
         self._unreferenced: set[str] = set()
         self._stores = self._open_stores(request)
+        self._trace = None if trace_file is None else TraceWriter(trace_file, request.operators)
+        if self._trace is not None:
+            for store in itertools.chain.from_iterable(self._stores):
+                store.record(self._trace.listener(store.operator))
         self._next_batch = 0
         if request.commit is not None:
             self._next_batch = request.commit.batch_id + 1
@@ -108,26 +115,38 @@ class ServedQuery:
     def seal(self, request: SealRequest) -> SealReply:
         """Applies the winners' rows in task order, fires what is due, and keeps the outputs until the batch ends."""
         self._check(request.at)
+        started = time.perf_counter()
         stores = self._stores[request.operator]
         futures = [self._pool.submit(self._seal_shard, store, request) for store in stores]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
         self._staging.release(request.operator)
-        return SealReply(output_rows=tuple(future.result() for future in futures))
+        sealed = [future.result() for future in futures]
+        spent = sum((spent for _, spent in sealed), Spent())
+        return SealReply(
+            output_rows=tuple(rows for rows, _ in sealed),
+            spent=spent.within((time.perf_counter() - started) * 1_000),
+        )
 
-    def _seal_shard(self, store: OperatorShard, request: SealRequest) -> int:
+    def _seal_shard(self, store: OperatorShard, request: SealRequest) -> tuple[int, Spent]:
+        watch = Stopwatch()
+        lookups_before, removals_before = store.spent_ns
         buffer_bytes = self._settings.write_buffer_bytes // len(self._stores[0]) // len(self._stores)
         for rows in self._staging.take(store.operator, store.shard, request.receipts):
-            store.apply(rows)
+            with watch.on("state_write"):
+                store.apply(rows)
             if store.dirty_bytes > buffer_bytes:
-                self._flush([store])
+                self._flush([store], watch)
+        watch.move("state_write", "state_read", store.spent_ns[0] - lookups_before)
         outputs = Spool(store.spec.output_schema, self._budget, self._spool_directory)
         self._outputs[store.operator, store.shard] = outputs
-        for batch in store.fire(request.mode, request.before_us, request.watermark_us):
-            outputs.append(batch)
-        outputs.finish()
-        return outputs.rows
+        with watch.on("state_read"):
+            for batch in store.fire(request.mode, request.before_us, request.watermark_us):
+                outputs.append(batch)
+            outputs.finish()
+        watch.move("state_read", "removal", store.spent_ns[1] - removals_before)
+        return outputs.rows, watch.spent()
 
     def outputs(self, key: OutputKey) -> Spool:
         self._check(key.at)
@@ -141,49 +160,63 @@ class ServedQuery:
         has written its commit record."""
         self._check(at)
         self._written_bytes = 0
+        watch = Stopwatch()
         every = [store for stores in self._stores for store in stores]
         # Window-bound and long-lived state end at different times, so they do not share files.
         for bound in (True, False):
-            self._flush([store for store in every if (store.spec.time is not None) == bound])
+            self._flush([store for store in every if (store.spec.time is not None) == bound], watch)
         manifest = Manifest(batch_id=at.batch, stores=tuple(store.version() for store in every))
-        name = publish_manifest(self._storage, manifest, owner_slot=self._owner_slot, attempt=at.number)
+        with watch.on_files("state_write"):
+            name = publish_manifest(self._storage, manifest, owner_slot=self._owner_slot, attempt=at.number)
         self._saved_packs = manifest.packs()
-        return SaveReply(manifest=name, written_bytes=self._written_bytes)
+        return SaveReply(manifest=name, written_bytes=self._written_bytes, spent=watch.spent())
 
-    def _flush(self, stores: list[OperatorShard]) -> None:
+    def _flush(self, stores: list[OperatorShard], watch: Stopwatch) -> None:
         if not any(store.dirty_bytes for store in stores):
             return
         path = self._work_path()
         writer = PackWriter(str(path))
         try:
-            flushed: list[tuple[OperatorShard, list[FlushedRun]]] = [
-                (store, store.flush(writer)) for store in stores
-            ]
-            length = writer.finish()
+            with watch.on("state_write"):
+                flushed: list[tuple[OperatorShard, list[FlushedRun]]] = [
+                    (store, store.flush(writer)) for store in stores
+                ]
+                length = writer.finish()
         except BaseException:
             writer.discard()
             raise
         if length == 0:
             return
         self._written_bytes += length
-        name, readable = self._publish(path)
-        for store, runs in flushed:
-            store.add_pending(runs, name, readable)
+        with watch.on_files("state_write"):
+            name, readable = self._publish(path)
+        with watch.on("state_write"):
+            for store, runs in flushed:
+                store.add_pending(runs, name, readable)
 
     def commit(self, at: BatchTry) -> CommitReply:
         """The driver has written the commit record: the batch's changes are the state."""
         self._check(at)
         self._at = None
         self._close_batch()
-        for stores in self._stores:
-            for store in stores:
+        watch = Stopwatch()
+        for store in itertools.chain.from_iterable(self._stores):
+            removals_before = store.spent_ns[1]
+            with watch.on("state_write"):
                 store.commit()
+            watch.move("state_write", "removal", store.spent_ns[1] - removals_before)
+        if self._trace is not None:
+            self._trace.commit(at.batch)
         with self._naming:
             self._next_batch = at.batch + 1
             self._unreferenced -= self._saved_packs
-        self._maintain()
+        with watch.on("compaction"):
+            merged_cpu_ns = self._maintain()
+        watch.add_cpu("compaction", merged_cpu_ns)
         with self._naming:
-            return CommitReply(stats=tuple(self.stats()), in_flight=tuple(self._unreferenced))
+            return CommitReply(
+                stats=tuple(self.stats()), in_flight=tuple(self._unreferenced), spent=watch.spent()
+            )
 
     def abort(self, at: BatchTry) -> None:
         self._check(at)
@@ -194,6 +227,8 @@ class ServedQuery:
                 dropped = store.abort()
                 with self._naming:
                     self._unreferenced -= dropped
+        if self._trace is not None:
+            self._trace.abort()
 
     def _check(self, at: BatchTry) -> None:
         if at != self._at:
@@ -208,16 +243,18 @@ class ServedQuery:
 
     # Beside the batch
 
-    def _maintain(self) -> None:
-        """Adopts finished merges and decides on new ones."""
+    def _maintain(self) -> int:
+        """Adopts finished merges and decides on new ones; gives the CPU time of the finished ones."""
         if not self._compactor.idle:
-            return
+            return 0
+        cpu_ns = self._compactor.take_cpu_ns()
         for done in self._compactor.collect():
             spec = done.spec
             if not spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
                 with self._naming:
                     self._unreferenced.discard(done.output.pack)
         self._compactor.start(self._due_compactions())
+        return cpu_ns
 
     def _due_compactions(self) -> list[Compaction]:
         limits = Limits(
@@ -266,6 +303,8 @@ class ServedQuery:
         self._compactor.stop()
         self._pool.shutdown(wait=True)
         self._close_batch()
+        if self._trace is not None:
+            self._trace.close()
 
     # Files
 

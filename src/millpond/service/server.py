@@ -21,6 +21,7 @@ from pyarrow import flight
 from millpond.errors import Conflict, InternalError
 from millpond.service.messages import BatchTry, OpenRequest, OutputKey, SealRequest, StageKey
 from millpond.service.query import ServedQuery
+from millpond.service.trace import TRACE_FILE
 from millpond.service.wire import TOKEN_HEADER, as_flight_error, decode, encode
 
 __all__ = ["StateServer", "serve"]
@@ -37,9 +38,10 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
 
 
 class StateServer(flight.FlightServerBase):
-    def __init__(self, uri: str, token: str, spool_directory: Path) -> None:
+    def __init__(self, uri: str, token: str, spool_directory: Path, trace_file: Path | None = None) -> None:
         super().__init__(uri, middleware={"token": _TokenCheck(token)})
         self._spool_directory = spool_directory
+        self._trace_file = trace_file
         self._query: ServedQuery | None = None
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "open": self._open,
@@ -59,7 +61,7 @@ class StateServer(flight.FlightServerBase):
     def _open(self, body: bytes) -> bytes:
         if self._query is not None:
             raise InternalError("a state service opens one query")
-        self._query = ServedQuery(decode(body, OpenRequest), self._spool_directory)
+        self._query = ServedQuery(decode(body, OpenRequest), self._spool_directory, self._trace_file)
         return encode(None)
 
     def _begin(self, body: bytes) -> bytes:
@@ -117,7 +119,10 @@ def serve(socket: Path) -> None:
             "the state service is started by Millpond itself and reads its token from standard input"
         )
     with tempfile.TemporaryDirectory(prefix="spool-", dir=socket.parent) as spools:
-        server = StateServer(f"grpc+unix://{socket}", token, Path(spools))
+        trace_file = os.environ.get(TRACE_FILE)
+        server = StateServer(
+            f"grpc+unix://{socket}", token, Path(spools), Path(trace_file) if trace_file else None
+        )
         socket.chmod(0o600)
         threading.Thread(target=_exit_with_parent, args=(server,), name="parent", daemon=True).start()
         print("ready", flush=True)

@@ -12,10 +12,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millpond.service.messages import StatsReply
+from millpond.service.spent import PARTS, Spent
 
-__all__ = ["BatchFigures", "FigureLog", "with_figures"]
+__all__ = ["CPU_PREFIX", "TIME_PREFIX", "BatchFigures", "FigureLog", "with_figures"]
 
 _KEPT_BATCHES = 200
+TIME_PREFIX = "millpond.time."
+CPU_PREFIX = "millpond.cpu."
 
 
 @dataclass
@@ -31,6 +34,8 @@ class BatchFigures:
     stats: tuple[StatsReply, ...] = ()
     milliseconds: dict[str, float] = field(default_factory=dict)
     """ingest, seal, emit (the sink included), commit, and waiting for the save."""
+    spent: Spent = field(default_factory=Spent)
+    """What of the batch's time went where, what ran beside it left out; and all the CPU time."""
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -68,6 +73,7 @@ def with_figures(progress: dict[str, Any], figures: BatchFigures | None) -> dict
     merged["durationMs"] = {
         **progress.get("durationMs", {}),
         **{f"millpond.{part}": round(spent) for part, spent in figures.milliseconds.items()},
+        **_split(figures.spent, progress.get("durationMs", {}).get("triggerExecution")),
     }
     if figures.watermark_us:
         at = datetime.fromtimestamp(figures.watermark_us / 1_000_000, UTC)
@@ -75,6 +81,19 @@ def with_figures(progress: dict[str, Any], figures: BatchFigures | None) -> dict
         merged["eventTime"] = {**progress.get("eventTime", {}), "watermark": text}
     merged["stateOperators"] = [_operator_progress(figures, i) for i in range(len(figures.stats))]
     return merged
+
+
+def _split(spent: Spent, total_ms: float | None) -> dict[str, float]:
+    """The parts of the batch's time, and the CPU time of those that are Millpond's."""
+    times = dict(spent.wall_ms)
+    if total_ms is not None:
+        times["query"] = max(0.0, total_ms - sum(times.values()))
+    return {
+        f"{prefix}{part}": round(parts[part], 3)
+        for prefix, parts in ((TIME_PREFIX, times), (CPU_PREFIX, spent.cpu_ms))
+        for part in PARTS
+        if part in parts
+    }
 
 
 def _operator_progress(figures: BatchFigures, i: int) -> dict[str, Any]:

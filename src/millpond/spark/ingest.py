@@ -16,6 +16,7 @@ from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
 from millpond.service.client import StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
+from millpond.service.spent import Stopwatch
 from millpond.service.wire import decode, encode
 from millpond.state.opening import sorter_of
 
@@ -111,6 +112,7 @@ class _Stream:
         self._staged = [0] * len(order.shard_starts)
         self._overflow: str | None = None
         self._writer: StageWriter | None = None
+        self._watch = Stopwatch()
 
     def push(self, batch: pa.RecordBatch) -> None:
         if self._overflow is not None:
@@ -118,14 +120,17 @@ class _Stream:
         if len(self._feed.columns) != batch.num_columns:
             batch = batch.select(list(self._feed.columns))
         try:
-            self._sorter.push(_as_declared(batch, self._schema))
+            with self._watch.on("encoding"):
+                self._sorter.push(_as_declared(batch, self._schema))
         except Overflow as error:
             self._overflow = str(error)
         if self._sorter.memory_bytes > _DRAIN_BYTES:
             self._send()
 
     def _send(self) -> None:
-        for shard, rows in self._sorter.drain():
+        with self._watch.on("encoding"):
+            drained = self._sorter.drain()
+        for shard, rows in drained:
             if self._writer is None:
                 self._writer = connect(self._order.endpoint).stage_writer(self._key, self._staged_schema)
             self._staged[shard] += rows.num_rows
@@ -143,6 +148,7 @@ class _Stream:
             staged_rows=tuple(self._staged),
             overflow=self._overflow,
             side=self._feed.side,
+            spent=self._watch.spent(),
         )
 
 

@@ -18,8 +18,9 @@ from millpond._kernel import Overflow
 from millpond.errors import Conflict, CorruptState, Fenced, MillpondError, Unavailable
 from millpond.semantics.operator import OutputMode
 from millpond.service.client import ServiceClient
-from millpond.service.messages import BatchTry, OpenRequest, SaveReply, SealRequest
+from millpond.service.messages import BatchTry, OpenRequest, Receipt, SaveReply, SealRequest
 from millpond.service.process import ServiceProcess
+from millpond.service.spent import Spent, Stopwatch
 from millpond.settings import Settings
 from millpond.spark.checkpoint import offsets_digest
 from millpond.spark.emit import emitted_frame
@@ -150,6 +151,7 @@ class BatchLoop:
         before_us = self._watermark_us
         watermark_us = before_us
         figures.late_rows, figures.updated_rows, figures.milliseconds = [], [], {}
+        figures.spent = Spent()
         self._client.begin(at)
         saving: Future[SaveReply] | None = None
         try:
@@ -171,6 +173,7 @@ class BatchLoop:
                 figures.late_rows.append(sum(receipt.late_rows for receipt in given))
                 with figures.timed("seal"):
                     sealed = self._seal(SealRequest(at, operator, self._mode, given, before_us, watermark_us))
+                figures.spent += self._encoding(given) + sealed.spent
                 figures.updated_rows.append(sum(sealed.output_rows))
                 if operator == len(self._plan.operators) - 1:
                     saving = self._saver.submit(self._client.save, at)
@@ -199,17 +202,22 @@ class BatchLoop:
             raise failure
         saved = saving.result()
         figures.written_bytes = saved.written_bytes
+        # The save ran beside the sink: only what was waited for it is the batch's time.
+        figures.spent += saved.spent.within(figures.milliseconds["waiting"])
         with figures.timed("commit"):
-            publish_commit(
-                self._lease,
-                batch_id=batch_id,
-                offsets_digest=offsets,
-                input_rows=figures.input_rows,
-                watermark_us_before=before_us,
-                watermark_us=watermark_us,
-                manifest=saved.manifest,
-                committed_at_ms=time.time_ns() // 1_000_000,
-            )
+            watch = Stopwatch()
+            with watch.on_files("state_write"):
+                publish_commit(
+                    self._lease,
+                    batch_id=batch_id,
+                    offsets_digest=offsets,
+                    input_rows=figures.input_rows,
+                    watermark_us_before=before_us,
+                    watermark_us=watermark_us,
+                    manifest=saved.manifest,
+                    committed_at_ms=time.time_ns() // 1_000_000,
+                )
+            figures.spent += watch.spent()
             self._watermark_us = figures.watermark_us = watermark_us
             self._after_commit(at, figures)
 
@@ -222,7 +230,16 @@ class BatchLoop:
             self._replace_service()
             return
         figures.stats = reply.stats
+        figures.spent += reply.spent
         self._collect(at.batch, frozenset(reply.in_flight))
+
+    def _encoding(self, receipts: tuple[Receipt, ...]) -> Spent:
+        """What the tasks spent on it; as they ran side by side, less of it passed."""
+        spent = sum((receipt.spent for receipt in receipts), Spent())
+        tasks = len({receipt.task for receipt in receipts})
+        return (
+            spent if tasks < 2 else spent.scaled(1 / min(tasks, self._spark.sparkContext.defaultParallelism))
+        )
 
     def _seal(self, request: SealRequest) -> Any:
         try:

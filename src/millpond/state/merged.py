@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from millpond.semantics.operator import AggregateSpec, OutputMode
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
 from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.trace import Access, TracedStore
 from millpond.storage.manifest import RunRef
 
 __all__ = ["MergedShard"]
@@ -59,6 +61,13 @@ class MergedShard(OperatorShard):
 
     def stats(self) -> dict[str, int]:
         return self._store.stats()
+
+    @property
+    def spent_ns(self) -> tuple[int, int]:
+        return self._store.spent_ns
+
+    def record(self, tell: Callable[[Access], None]) -> None:
+        self._store = cast("Store", TracedStore(self._store, tell))
 
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
         return Run.open(self._layout, path, run.offset, run.length)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from millpond._kernel import PackWriter
+from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OperatorSpec, OutputMode
+from millpond.state.trace import Access
 from millpond.storage.manifest import RunRef, SliceState, StoreState
 
 __all__ = ["FlushedRun", "Merge", "OperatorShard", "Place"]
@@ -107,6 +109,21 @@ class OperatorShard(ABC):
     @abstractmethod
     def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
         """Puts a merged run in the place of committed ones; False when the slice is gone."""
+
+    # What not every store can tell
+
+    @property
+    def spent_ns(self) -> tuple[int, int]:
+        """Time spent so far on looking for keys in runs and on removal, where it is not the time of `apply` and
+        `fire`."""
+        return 0, 0
+
+    def record(self, tell: Callable[[Access], None]) -> None:  # noqa: ARG002
+        """From now on `tell` hears of every change before it is made."""
+        raise InvalidQuery(
+            f"{self.spec.name}: a trace holds what is merged into groups, and this operator keeps rows. Record a "
+            "query that only aggregates"
+        )
 
     # What is the same for all
 
