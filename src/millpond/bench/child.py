@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -12,6 +13,10 @@ import msgspec
 from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
 from millpond.bench.kernel import KernelMerge
+from millpond.bench.measure import ProcessTree
+from millpond.bench.settings import FLOOR
+from millpond.bench.split import millpond_split, phases, spark_split, with_query
+from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import StreamingWorkload, load
 
 if TYPE_CHECKING:
@@ -29,8 +34,16 @@ def main(path: Path) -> None:
                 from millpond.bench.contenders import run_kernel
 
                 outcome = run_kernel(job.workload, job)
+            case TraceReplay():
+                from millpond.bench.replay import run_replay
+
+                outcome = run_replay(job.workload, job)
             case streaming if job.engine in FLINK_ENGINES:
                 outcome = _run_flink(job, streaming)
+            case streaming if job.engine == "spark-tws" and streaming.tws_query() is None:
+                outcome = Outcome(
+                    error=f"not supported: {streaming.name} is not written with transformWithState"
+                )
             case streaming:
                 spark = _session(job)
                 outcome = _run(spark, job, streaming)
@@ -68,7 +81,8 @@ def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
 
     rehearse(spark, job, workload)
     expected = load(Path(job.data)).batches
-    with running(spark, job, workload) as query:
+    cpu = _CpuOfBatches()
+    with running(spark, job, workload, cpu.note) as query:
         query.awaitTermination()
         progress = {report.batchId: report for report in query.recentProgress if report.numInputRows > 0}
     missing = set(range(len(expected))) - progress.keys()
@@ -79,12 +93,40 @@ def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
             # Spark counts a row once per evaluation of the batch, so the file's own count is taken.
             rows=batch.rows,
             ms=float(progress[number].durationMs["triggerExecution"]),
-            phases_ms={name: float(ms) for name, ms in progress[number].durationMs.items()},
+            phases_ms=phases(progress[number].durationMs),
+            **_splits(job, progress[number], cpu.ms(number)),
         )
         for number, batch in enumerate(expected)
     )
     state_rows, state_bytes = _state(progress[len(expected) - 1].stateOperators)
     return Outcome(batches=batches, state_rows=state_rows, state_bytes=state_bytes)
+
+
+class _CpuOfBatches:
+    """CPU time of this process and all that it started, from one batch's end to the next's."""
+
+    def __init__(self) -> None:
+        self._tree = ProcessTree(os.getpid())
+        self._seen = {-1: self._tree.sample_cpu_s()}
+
+    def note(self, batch: int) -> None:
+        self._seen[batch] = self._tree.sample_cpu_s()
+
+    def ms(self, batch: int) -> float:
+        return (self._seen[batch] - self._seen[batch - 1]) * 1_000
+
+
+def _splits(job: Job, progress: Any, cpu_ms: float) -> dict[str, dict[str, float]]:
+    """Spark's state stores tell times and no CPU times; the floor has no state to tell of."""
+    total_ms = float(progress.durationMs["triggerExecution"])
+    if job.engine == "millpond":
+        times, cpu = millpond_split(progress.durationMs)
+        return {"time_split_ms": with_query(times, total_ms), "cpu_split_ms": with_query(cpu, cpu_ms)}
+    if job.engine == FLOOR:
+        return {"time_split_ms": with_query({}, total_ms), "cpu_split_ms": with_query({}, cpu_ms)}
+    partitions = int(job.settings["spark.sql.shuffle.partitions"])
+    cores = len(os.sched_getaffinity(0))
+    return {"time_split_ms": spark_split(progress.stateOperators, total_ms, min(partitions, cores))}
 
 
 def _state(operators: list[Any]) -> tuple[int | None, int | None]:

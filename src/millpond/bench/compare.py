@@ -19,6 +19,7 @@ from millpond.bench.keyed import Keyed
 from millpond.bench.papers import Paper
 from millpond.bench.runner import Measured, run
 from millpond.bench.settings import FLOOR, KEEPS_BATCHES, engine_settings, session_settings
+from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import Prepared, StreamingWorkload, Workload, has_outputs, keep_outputs
 
 __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
@@ -27,7 +28,7 @@ __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared."""
 
-    workload: Keyed | KernelMerge | Paper
+    workload: Keyed | KernelMerge | Paper | TraceReplay
     engines: tuple[str, ...]
     repeat: int
     warmup_batches: int

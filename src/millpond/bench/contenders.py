@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from millpond.bench.job import BatchTime, Job, Outcome
 from millpond.bench.kernel import KERNEL_ENGINES, KernelMerge
+from millpond.service.spent import Stopwatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +35,8 @@ class _Contender(Protocol):
     def ready(self, keys: NDArray[np.int64], values: NDArray[np.int64]) -> None:
         """Brings a batch into the form that the store takes; not timed."""
 
-    def merge(self) -> None:
-        """Adds the batch to the store."""
+    def merge(self, watch: Stopwatch) -> None:
+        """Adds the batch to the store, in sections of the stopwatch."""
 
     def loaded(self) -> None:
         """Every key is in the store now; not timed."""
@@ -63,9 +64,12 @@ def run_kernel(workload: KernelMerge, job: Job) -> Outcome:
         if number == workload.loading_batches:
             contender.loaded()
         contender.ready(keys, values)
+        watch = Stopwatch()
         started = time.perf_counter()
-        contender.merge()
-        times.append(BatchTime(len(keys), (time.perf_counter() - started) * 1_000, {}))
+        contender.merge(watch)
+        ms = (time.perf_counter() - started) * 1_000
+        spent = watch.spent()
+        times.append(BatchTime(len(keys), ms, {}, spent.wall_ms, spent.cpu_ms))
     output = job.output / "batch=0"
     output.mkdir(parents=True)
     pq.write_table(contender.contents(), output / "state.parquet")
@@ -91,9 +95,12 @@ class _Millpond:
         combiner.push(pa.record_batch([pa.array(keys), pa.array(values)], schema=INPUT))
         self._encoded = [encoded for _, encoded in combiner.drain()]
 
-    def merge(self) -> None:
-        for encoded in self._encoded:
-            self._store.merge(encoded)
+    def merge(self, watch: Stopwatch) -> None:
+        lookups_before, _ = self._store.spent_ns
+        with watch.on("state_write"):
+            for encoded in self._encoded:
+                self._store.merge(encoded)
+        watch.move("state_write", "state_read", self._store.spent_ns[0] - lookups_before)
 
     def loaded(self) -> None:
         writer = self._kernel.PackWriter(self._pack)
@@ -145,8 +152,13 @@ class _RocksDB:
         self._keys = [packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES)]
         self._added = np.column_stack([np.ones_like(values), values[order]])
 
-    def merge(self) -> None:
-        found = self._db[self._keys]
+    def merge(self, watch: Stopwatch) -> None:
+        with watch.on("state_read"):
+            found = self._db[self._keys]
+        with watch.on("state_write"):
+            self._write(found)
+
+    def _write(self, found: list[bytes]) -> None:
         # The batches that load the keys find none of them, all others find every one.
         new = self._added
         if found[0] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from millpond.bench.workload import (
     load,
     stream_directory,
 )
+from millpond.service.trace import TRACE_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,22 +31,41 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINES", "rehearse", "running"]
 
-ENGINES = ("millpond", "spark-rocksdb", "spark-rocksdb-default", "spark-memory", "passthrough")
+ENGINES = (
+    "millpond",
+    "spark-rocksdb",
+    "spark-rocksdb-default",
+    "spark-memory",
+    "spark-tws",
+    "passthrough",
+)
 Sink = Callable[["DataFrame", int], None]
 
 
 @contextmanager
-def running(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Iterator[StreamingQuery]:
-    """The started query; what the engine needs beside it ends with the block."""
+def running(
+    spark: SparkSession,
+    job: Job,
+    workload: StreamingWorkload,
+    on_batch: Callable[[int], None] = lambda _: None,
+) -> Iterator[StreamingQuery]:
+    """The started query; what the engine needs beside it ends with the block. `on_batch` hears of each batch that
+    is written."""
     frames = {stream: _read(spark, stream_directory(Path(job.data), stream)) for stream in workload.streams}
     tables = workload.tables(spark)
-    sink = _arrow_sink(job.output)
+    sink = _arrow_sink(job.output, on_batch)
     match job.engine:
         case "spark-rocksdb" | "spark-rocksdb-default" | "spark-memory":
             yield _start(workload.query(frames | tables), sink, job, workload.mode)
+        case "spark-tws":
+            written = workload.tws_query()
+            assert written is not None
+            yield _start(written(frames | tables), sink, job, workload.mode)
         case "millpond":
             import millpond as mp
 
+            if job.trace_file is not None:
+                os.environ[TRACE_FILE] = job.trace_file
             kept = {stream: mp.stream(frame) for stream, frame in frames.items()}
             shards = {"shards": job.settings["spark.sql.shuffle.partitions"]}
             yield _start(workload.query(kept | tables, own=True), sink, job, workload.mode, **shards)
@@ -105,7 +126,7 @@ def _start(frame: Any, each_batch: Sink, job: Job, mode: Mode, **options: str) -
     return query
 
 
-def _arrow_sink(output: Path) -> Sink:
+def _arrow_sink(output: Path, on_batch: Callable[[int], None]) -> Sink:
     """Hands the batch's rows to the driver and keeps them in a file: a cheap sink, so that the engine shows."""
     import pyarrow.parquet as pq
 
@@ -114,5 +135,6 @@ def _arrow_sink(output: Path) -> Sink:
         directory.mkdir(parents=True, exist_ok=True)
         # A repeated batch writes the same file again.
         pq.write_table(batch.toArrow(), directory / "rows.parquet", compression="none", use_dictionary=False)
+        on_batch(batch_id)
 
     return write

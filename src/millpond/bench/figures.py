@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-__all__ = ["PERCENTILES", "above_floor", "medians", "percentiles", "rows_per_s"]
+__all__ = ["PERCENTILES", "above_floor", "means", "medians", "percentiles", "rows_per_s"]
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
@@ -27,6 +27,13 @@ def medians(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The middle value of each named part over all batches; a batch without it had none of it."""
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: round(statistics.median(each.get(name, 0.0) for each in parts), 3) for name in names}
+
+
+def means(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each named part over all batches: unlike middle values they add up to the mean of the whole, and
+    what happens in few batches, such as compaction, shows."""
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: round(statistics.fmean(each.get(name, 0.0) for each in parts), 3) for name in names}
 
 
 def rows_per_s(rows: int, total_ms: float) -> float:

@@ -9,6 +9,7 @@ import msgspec
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
 from millpond.bench.papers import Paper
+from millpond.bench.trace import TraceReplay
 
 __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
 
@@ -16,13 +17,16 @@ __all__ = ["BatchTime", "Job", "Outcome", "write_outcome"]
 class Job(msgspec.Struct, frozen=True):
     """One run of one engine. Paths are absolute; `directory` is empty and belongs to the run."""
 
-    workload: Keyed | KernelMerge | Paper
+    workload: Keyed | KernelMerge | Paper | TraceReplay
     engine: str
     data: str
     directory: str
     settings: dict[str, str]
     rehearsal_batches: int = 0
     """So many of the first batches are run once before the run that counts, so that the JVM has compiled its code."""
+
+    trace_file: str | None = None
+    """Where Millpond records its state accesses."""
 
     @property
     def output(self) -> Path:
@@ -41,6 +45,9 @@ class BatchTime(msgspec.Struct, frozen=True):
     rows: int
     ms: float
     phases_ms: dict[str, float]
+    time_split_ms: dict[str, float] = {}
+    cpu_split_ms: dict[str, float] = {}
+    """By part, as `bench.split` says; empty where the engine tells nothing."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from millpond.bench.flink.settings import MINI_BATCH_ROWS, NO_MINI_BATCHES
 from millpond.bench.workload import StreamingWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
@@ -75,6 +75,11 @@ class Keyed(StreamingWorkload, frozen=True, kw_only=True, tag="keyed"):
         window = F.window("ts", f"{self.window_seconds} seconds", f"{self.slide_seconds} seconds")
         late = frame.withWatermark("ts", f"{self.watermark_seconds} seconds")
         return late.groupBy("key", window).agg(n, total)
+
+    def tws_query(self) -> Callable[[Mapping[str, DataFrame]], DataFrame] | None:
+        from millpond.bench.tws import keyed_totals
+
+        return None if self.window_seconds else keyed_totals
 
     def flink_query(self) -> FlinkQuery:
         """With a window a row appears once, when the window closes, and all windows close at the end."""

@@ -10,6 +10,7 @@ import msgspec
 
 from millpond.bench import plots
 from millpond.bench.settings import BASELINES, FLOOR
+from millpond.service.spent import PARTS
 
 __all__ = ["write_page"]
 
@@ -63,9 +64,27 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
             _picture(out, f"{stem}-cdf.png", plots.distribution, engines),
             "",
         ]
+    lines += _split_lines(run["engines"], out, f"{number:02}-{run['workload']}-split.png")
     lines += ["<details><summary>Parameters and settings</summary>", "", "```json"]
     lines += [msgspec.json.format(msgspec.json.encode(params), indent=2).decode(), "```", "</details>", ""]
     return lines
+
+
+def _split_lines(engines: Mapping[str, Any], out: Path, picture: str) -> list[str]:
+    """Where time and CPU time went, for the engines that tell."""
+    kinds = (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
+    told = {name: each for name, each in engines.items() if any(key in each for key, _ in kinds)}
+    if not told:
+        return []
+    headings = ["ms a batch", "", *(part.replace("_", " ") for part in PARTS)]
+    lines = [_row(headings), _row(["---", "---", *["---:"] * len(PARTS)])]
+    for name, figures in told.items():
+        for key, said in kinds:
+            if key in figures:
+                split = figures[key]
+                cells = [f"{split[part]:,.1f}" if part in split else "" for part in PARTS]
+                lines.append(_row([name, said, *cells]))
+    return [*lines, "", _picture(out, picture, plots.splits, told), ""]
 
 
 def _table(engines: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -89,6 +89,11 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
         if sql is None:
             return None
         return FlinkQuery(select=sql, update=self.mode == "update", key_columns=self.key_columns)
+
+    def tws_query(self) -> Callable[[Mapping[str, DataFrame]], DataFrame] | None:
+        from millpond.bench.tws import TWS_QUERIES
+
+        return TWS_QUERIES.get(self.query_name)
 
     def params(self) -> dict[str, Any]:
         return super().params() | {"mode": self.mode, "pattern": self._query.pattern}

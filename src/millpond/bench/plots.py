@@ -6,19 +6,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["distribution", "growth", "throughput", "traces"]
+__all__ = ["distribution", "growth", "splits", "throughput", "traces"]
 
 _COLOURS = {
     "millpond": "#0b6e4f",
     "spark-rocksdb": "#d1495b",
     "spark-rocksdb-default": "#e39aa4",
     "spark-memory": "#edae49",
+    "spark-tws": "#a05195",
+    "rocksdb": "#d1495b",
+    "lmdb": "#edae49",
     "passthrough": "#8d99ae",
     "flink-rocksdb": "#30638e",
     "flink-hashmap": "#6c9bd2",
     "flink-forst": "#003d5b",
 }
 _SIZE = (7.0, 3.6)
+_PART_COLOURS = {
+    "query": "#d9dee7",
+    "encoding": "#edae49",
+    "state_write": "#0b6e4f",
+    "state_read": "#30638e",
+    "removal": "#a05195",
+    "compaction": "#d1495b",
+    "io_wait": "#5c6672",
+}
 
 
 def _axes(path: Path) -> Any:
@@ -115,3 +127,32 @@ def growth(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     save()
+
+
+def splits(engines: Mapping[str, Any], path: Path) -> None:
+    """For each engine a bar of its time and one of its CPU time, made up of their parts."""
+    axes, save = _axes(path)
+    kinds = (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
+    bars = [
+        (f"{name}, {said}", figures[key])
+        for name, figures in engines.items()
+        for key, said in kinds
+        if key in figures
+    ]
+    for part, colour in _PART_COLOURS.items():
+        widths = [split.get(part, 0.0) for _, split in bars]
+        if any(widths):
+            before = [_before(split, part) for _, split in bars]
+            axes.barh(range(len(bars)), widths, left=before, color=colour, label=part.replace("_", " "))
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("milliseconds a batch")
+    axes.legend(frameon=False, fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.2))
+    save()
+
+
+def _before(split: Mapping[str, float], part: str) -> float:
+    """Where a part begins: after those that are drawn before it."""
+    earlier = list(_PART_COLOURS)[: list(_PART_COLOURS).index(part)]
+    return sum(split.get(each, 0.0) for each in earlier)

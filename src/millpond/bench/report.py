@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from millpond.bench.compare import Comparison, EngineRun
-from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
+from millpond.bench.figures import above_floor, means, medians, percentiles, rows_per_s
+from millpond.bench.job import BatchTime
 from millpond.bench.machine import machine, versions
 from millpond.bench.settings import BASELINES, FLOOR
 from millpond.bench.workload import StreamingWorkload
+from millpond.service.spent import PARTS
 
 __all__ = ["print_table", "report", "run_entry", "write"]
 
@@ -76,12 +78,26 @@ def _engine_entry(runs: list[EngineRun], measured: slice) -> dict[str, Any]:
         "batch_ms": percentiles(batch_ms),
         "trace_ms": [batch.ms for batch in runs[-1].measured.outcome.batches],
         "phases_ms": medians([batch.phases_ms for batch in batches]),
+        **_splits(batches),
         "state_rows": last.measured.outcome.state_rows,
         "state_bytes": last.measured.outcome.state_bytes,
         "cpu_s": round(statistics.median(run.measured.cpu_s for run in runs), 2),
         "peak_memory_bytes": max(run.measured.peak_memory_bytes for run in runs),
         "result_digest": last.digest,
     }
+
+
+def _splits(batches: Sequence[BatchTime]) -> dict[str, dict[str, float]]:
+    """Means a batch; without what the engine does not tell."""
+    splits = {
+        "time_split_ms": _in_order(means([batch.time_split_ms for batch in batches])),
+        "cpu_split_ms": _in_order(means([batch.cpu_split_ms for batch in batches])),
+    }
+    return {name: split for name, split in splits.items() if split}
+
+
+def _in_order(parts: Mapping[str, float]) -> dict[str, float]:
+    return {part: parts[part] for part in PARTS if part in parts}
 
 
 def _results_equal(comparison: Comparison) -> bool | None:
@@ -108,7 +124,7 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
     baseline = next((engines[name] for name in BASELINES if name in engines), None)
     for name, figures in engines.items():
         if "error" in figures:
-            table.add_row(name, "[red]failed[/]")
+            table.add_row(name, f"[red]{_short(figures['error'])}[/]")
             continue
         batch_ms = figures["batch_ms"]
         above = figures.get("above_floor_ms")
@@ -127,9 +143,36 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
             "" if state_rows is None else f"{state_rows:,}",
         )
     console.print(table)
+    _print_splits(console, engines)
     for name, figures in engines.items():
         if "error" in figures:
             console.print(f"{name}: {figures['error']}", style="red", markup=False)
+
+
+def _print_splits(console: Console, engines: Mapping[str, Any]) -> None:
+    rows = [
+        (name, said, figures[key])
+        for name, figures in engines.items()
+        for key, said in (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
+        if key in figures
+    ]
+    if not rows:
+        return
+    table = Table(title="ms a batch, by part", title_justify="left", box=None, header_style="bold")
+    table.add_column("engine", no_wrap=True)
+    table.add_column("")
+    for part in PARTS:
+        table.add_column(part.replace("_", " "), justify="right")
+    for name, said, split in rows:
+        table.add_row(name, said, *(f"{split[part]:,.1f}" if part in split else "" for part in PARTS))
+    console.print(table)
+
+
+def _short(error: str) -> str:
+    """What kind of failure it is, for a cell of a table."""
+    if error.startswith("not done after"):
+        return "timed out"
+    return "not supported" if "not supported:" in error else "failed"
 
 
 def _ratio(figures: Mapping[str, Any], other: Mapping[str, Any] | None) -> str:

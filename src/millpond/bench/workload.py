@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from millpond.bench.flink.query import FlinkQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -114,6 +114,10 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
 
     def flink_query(self) -> FlinkQuery | None:
         """The same query in Flink's SQL; None where its SQL can't express it."""
+        return None
+
+    def tws_query(self) -> Callable[[Mapping[str, DataFrame]], DataFrame] | None:
+        """The same query with Spark's `transformWithState`; None where it is not written so."""
         return None
 
     def prepare(self, directory: Path) -> Prepared:

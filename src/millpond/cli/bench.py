@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from millpond.cli import bench_trace
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -37,6 +39,7 @@ app = typer.Typer(
     "Name one or more of the queries that `millpond bench list` shows, or one of the commands.",
     no_args_is_help=True,
 )
+app.add_typer(bench_trace.app, name="trace")
 
 
 class Engine(StrEnum):
@@ -46,6 +49,7 @@ class Engine(StrEnum):
     SPARK_ROCKSDB = "spark-rocksdb"
     SPARK_ROCKSDB_DEFAULT = "spark-rocksdb-default"
     SPARK_MEMORY = "spark-memory"
+    SPARK_TWS = "spark-tws"
     PASSTHROUGH = "passthrough"
     FLINK_ROCKSDB = "flink-rocksdb"
     FLINK_HASHMAP = "flink-hashmap"
@@ -53,7 +57,7 @@ class Engine(StrEnum):
 
 
 INSTALLED = (Engine.MILLPOND, Engine.SPARK_ROCKSDB, Engine.SPARK_MEMORY, Engine.PASSTHROUGH)
-"""What runs without fetching anything."""
+"""What runs without fetching anything, at speeds that are not too far apart."""
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")]
@@ -74,7 +78,10 @@ def keyed(
         typer.Option("--small", help="80 batches of 4,500 rows, 10,000 keys, sliding window of 20 s by 5 s."),
     ] = False,
     engine: Annotated[
-        list[Engine] | None, typer.Option(help="May be repeated; all but Flink's by default.")
+        list[Engine] | None,
+        typer.Option(
+            help="May be repeated; millpond, spark-rocksdb, spark-memory and passthrough by default."
+        ),
     ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
