@@ -1,0 +1,165 @@
+"""Aggregates over all rows of a window, and joins by window, against Spark's own result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import millpond as mp
+from tests.oracle_data import VALUES, Shape, shapes
+from tests.oracle_run import Outputs, assert_same, check, named, run_both, stream, try_shapes
+
+COLUMNS = {name: VALUES[name] for name in ("i32", "f64", "t", "b", "pair")}
+
+UNMERGED = [
+    "median(i32)",
+    "percentile(i32, array(0.25, 0.75)) filter (where b)",
+    "sort_array(collect_list(u))",
+    "sort_array(collect_set(t))",
+    "listagg(t, '-') within group (order by u)",
+    "count(*)",
+    "max(pair)",
+]
+
+
+def windowed(*window: str) -> Callable[[DataFrame], DataFrame]:
+    def query(rows: DataFrame) -> DataFrame:
+        timed = rows.withWatermark("ts", "5 seconds")
+        return timed.groupBy(F.window("ts", *window), "g").agg(*named(UNMERGED))
+
+    return query
+
+
+def an_expression_as_key(rows: DataFrame) -> DataFrame:
+    timed = rows.withWatermark("ts", "5 seconds").groupBy(F.col("g") % 3, F.window("ts", "10 seconds"))
+    return timed.agg(*named(UNMERGED), F.max("window.start").alias("start"))
+
+
+def from_a_select(rows: DataFrame) -> DataFrame:
+    window = F.window("ts", "12 seconds", "5 seconds").alias("w")
+    made = rows.withWatermark("ts", "5 seconds").select("*", window)
+    return made.groupBy("g", "w").agg(*named(UNMERGED))
+
+
+def by_event_time(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("ts", "5 seconds").groupBy("ts").agg(*named(UNMERGED))
+
+
+def without_keys(rows: DataFrame) -> DataFrame:
+    timed = rows.withWatermark("ts", "3 seconds")
+    return timed.groupBy(F.window("ts", "7 seconds", "3 seconds")).agg(*named(UNMERGED))
+
+
+def some_in_no_window(rows: DataFrame) -> DataFrame:
+    return windowed("10 seconds")(rows.withColumn("ts", F.expr("if(u % 5 = 0, null, ts)")))
+
+
+CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "tumbling": windowed("10 seconds"),
+    "sliding": windowed("20 seconds", "5 seconds"),
+    "sliding, uneven, with an offset": windowed("13 seconds", "5 seconds", "2 seconds"),
+    "an expression as key": an_expression_as_key,
+    "a window column from below": from_a_select,
+    "by event time": by_event_time,
+    "no other key": without_keys,
+    "some in no window": some_in_no_window,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_aggregates_of_all_rows_of_a_window(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    def compare(shape: Shape) -> None:
+        check(spark, CASES[name](stream(spark, shape, COLUMNS, tmp_path)), "append", tmp_path)
+
+    try_shapes(shapes(), compare, f"rows {name}")
+
+
+def test_unmerged_over_merged_on_rows_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    def compare(shape: Shape) -> None:
+        rows = stream(spark, shape, COLUMNS, tmp_path).withWatermark("ts", "2 seconds")
+        counts = rows.groupBy(F.window("ts", "12 seconds", "4 seconds"), "g").agg(F.count("*").alias("n"))
+        most = F.array_max(F.collect_list(F.struct("n", "g")))
+        check(spark, counts.groupBy("window").agg(most.alias("top")), "append", tmp_path)
+
+    try_shapes(shapes(in_order=True), compare, "unmerged over merged")
+
+
+def with_applied_function(rows: Any) -> Any:
+    def of_group(group: pd.DataFrame) -> pd.DataFrame:
+        first = group.iloc[0]
+        return pd.DataFrame({"g": [first.g], "start": [first.window["start"]], "us": [sorted(group.u)]})
+
+    window = F.window("ts", "10 seconds").alias("window")
+    groups = rows.withWatermark("ts", "5 seconds").groupBy("g", window)
+    return groups.applyInPandas(of_group, "g long, start timestamp, us array<long>")
+
+
+def with_aggregate_in_pandas(rows: Any) -> Any:
+    @F.pandas_udf("array<long>")  # type: ignore[call-overload, untyped-decorator]
+    def in_order(values: pd.Series) -> Any:
+        return sorted(values)
+
+    groups = rows.withWatermark("ts", "5 seconds").groupBy("g", F.window("ts", "10 seconds"))
+    return groups.agg(in_order("u").alias("us")).select("g", "window.start", "us")
+
+
+@pytest.mark.parametrize("query", [with_applied_function, with_aggregate_in_pandas])
+def test_python_code_gets_all_rows_of_a_window(
+    spark: SparkSession, tmp_path: Path, query: Callable[[Any], Any]
+) -> None:
+    """Spark runs neither on a stream, or only batch by batch; an aggregate of its own gives the same."""
+
+    def compare(shape: Shape) -> None:
+        rows = stream(spark, shape, COLUMNS, tmp_path).where("g is not null")
+        groups = rows.withWatermark("ts", "5 seconds").groupBy("g", F.window("ts", "10 seconds"))
+        expected = groups.agg(F.sort_array(F.collect_list("u")).alias("us"))
+        _, theirs = run_both(spark, expected.select("g", "window.start", "us"), "append", tmp_path)
+        ours = Outputs()
+        started = (
+            query(mp.stream(rows))
+            .writeStream.foreachBatch(ours)
+            .option("checkpointLocation", str(tmp_path / "python"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        started.awaitTermination()
+        assert_same(ours.total(), theirs.total(), ours.schema, "all batches")
+
+    try_shapes(shapes(), compare, "applied")
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+@pytest.mark.parametrize(
+    "window", [("10 seconds",), ("12 seconds", "5 seconds")], ids=["tumbling", "sliding"]
+)
+def test_joins_by_window(spark: SparkSession, tmp_path: Path, how: str, window: tuple[str, ...]) -> None:
+    """Spark gives pairs at once, Millpond when the window has ended: they agree on the windows that have."""
+
+    def compare(shape: Shape) -> None:
+        left, right = (
+            stream(spark, shape, COLUMNS, tmp_path)
+            .withWatermark("ts", "5 seconds")
+            .select("g", F.window("ts", *window).alias("window"), F.col("u").alias(f"u{side}"), "t")
+            .where(f"u{side} % 3 != {side}")
+            for side in range(2)
+        )
+        right = right.withColumnRenamed("t", "other")
+        frame = left.join(right, ["g", "window"], how)
+        ours, theirs = run_both(spark, frame, "append", tmp_path)
+        ended = {row[1] for row in ours.total()}
+        assert ended, "no window ended, so the comparison shows nothing"
+        assert_same(ours.total(), _of_windows(theirs, ended), ours.schema, "windows that ended")
+        last = max(row[1][1] for row in ours.total())
+        assert {row[1] for row in theirs.total() if row[1][1] <= last} == ended
+
+    try_shapes(shapes(in_order=True), compare, f"join {how} {window}")
+
+
+def _of_windows(outputs: Outputs, windows: set[Any]) -> list[Any]:
+    return [row for row in outputs.total() if row[1] in windows]
