@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond._kernel import BUCKETS, Combiner
-from millpond.semantics.operator import Aggregate, AggregateSpec, Column, OutputMode, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, OutputMode, Panes, Sessions
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
     BatchTry,
@@ -29,8 +29,8 @@ from millpond.storage.local import LocalStorage
 from millpond.storage.protocol import publish_commit
 from millpond.storage.slotlog import Lease, SlotLog
 
-Rows = Sequence[tuple[int, int, int]]
-"""(key, value, time in microseconds)"""
+Rows = Sequence[tuple[int, ...]]
+"""(key, value, time in microseconds); for sessions also the end of the row's own"""
 Group = tuple[int, ...]
 
 _INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
@@ -47,6 +47,18 @@ def counts(window_us: int | None = None) -> AggregateSpec:
         time=None if window_us is None else Panes(2, window_us, window_us, 0, Column("window", "struct")),
         input_ipc=_INPUT.serialize().to_pybytes(),
         output_ipc=pa.schema(_BUFFERS + (_BOUNDS if window_us else [])).serialize().to_pybytes(),
+    )
+
+
+def sessions(timer_us: int = 10) -> AggregateSpec:
+    """Count and sum per key and session."""
+    return AggregateSpec(
+        name="aggregate-0",
+        keys=(Column("k", "bigint"),),
+        aggregates=(Aggregate("count", (), text="count(1)"), Aggregate("sum_int", (1,), text="sum(v)")),
+        time=Sessions(2, 3, None, timer_us, Column("session_window", "struct")),
+        input_ipc=pa.schema([*_INPUT, ("end", pa.int64())]).serialize().to_pybytes(),
+        output_ipc=pa.schema(_BUFFERS + _BOUNDS).serialize().to_pybytes(),
     )
 
 
@@ -115,8 +127,9 @@ class Driver(AbstractContextManager["Driver"]):
         """What an ingest task does; the receipt is what it would return."""
         layout = layout_of(self.spec)
         combiner = Combiner(layout, list(self.starts), self.watermark_us if self.spec.time else None)
-        columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(3)]
-        combiner.push(pa.record_batch(columns, schema=_INPUT))
+        schema = self.spec.input_schema
+        columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
+        combiner.push(pa.record_batch(columns, schema=schema))
         drained = combiner.drain()
         self.client.stage(StageKey(at, 0, task, attempt), layout.encoded_schema, drained)
         staged = [0] * len(self.starts)

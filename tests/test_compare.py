@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.semantics.compare import differences
-from millpond.semantics.operator import Aggregate, AggregateSpec, Column, KeyedTime, Panes
+from millpond.semantics.operator import Aggregate, AggregateSpec, Column, KeyedTime, Panes, Sessions
 
 WINDOW = Column("window", "struct<start:timestamp,end:timestamp>")
 
@@ -68,6 +68,10 @@ CHANGES = {
     },
     "operator aggregate-0: windows 'window' were 10 seconds long, every 5 seconds, "
     "groups are expiring by 'ts' timestamp": {"time": KeyedTime(3, 1_000_000, Column("ts", "timestamp"))},
+    "operator aggregate-0: windows 'window' were 10 seconds long, every 5 seconds, "
+    "sessions 'window' are over after 10 seconds without a row": {
+        "time": Sessions(2, 3, 10_000_000, 1_000_000, WINDOW)
+    },
 }
 
 
@@ -87,3 +91,14 @@ def test_where_the_columns_are_read_from_does_not_matter() -> None:
         input_ipc=_schema(pa.int64(), pa.string(), pa.int64(), pa.timestamp("us", "UTC")),
     )
     assert differences([SPEC], [moved]) == []
+
+
+def test_the_gap_of_sessions_is_part_of_their_state() -> None:
+    ten, gone, own = (
+        _changed(time=Sessions(2, 3, gap, timer, WINDOW))
+        for gap, timer in ((10_000_000, 1_000_000), (10_000_000, 0), (None, 10_000_000))
+    )
+    was = "operator aggregate-0: sessions 'window' were over after 10 seconds without a row, "
+    assert differences([ten], [gone]) == [was + "sessions 'window' are never over"]
+    assert differences([ten], [own]) == [was + "sessions 'window' are over after a time that each row gives"]
+    assert differences([own], [own]) == []

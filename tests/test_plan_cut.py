@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millpond.semantics.operator import KeyedTime, Panes
+from millpond.semantics.operator import KeyedTime, Panes, Sessions
 from millpond.spark.plan import cut
 from tests.plan_bench import Bids, check
 
@@ -241,3 +241,23 @@ def test_the_source_keeps_the_watermark(bids: Bids) -> None:
         bids.stream.withWatermark("ts", "4 seconds").groupBy(F.window("ts", "10 seconds")).count(), "append"
     )
     assert "EventTimeWatermark" in plan.carrier.source._jdf.queryExecution().analyzed().toString()
+
+
+@pytest.mark.parametrize(
+    ("gap", "gap_us", "timer_us"),
+    [
+        ("10 seconds", 10**7, 10**6),
+        ("2 days 1 second", 172_801 * 10**6, 172_801 * 10**6 // 128),
+        (F.expr("make_interval(0, 0, 0, 0, 0, 0, items)"), None, 10**7),
+    ],
+)
+def test_sessions_with_their_gap(bids: Bids, gap: str, gap_us: int | None, timer_us: int) -> None:
+    window = F.session_window("ts", gap).alias("w")
+    frame = bids.stream.withWatermark("ts", "4 seconds").groupBy(window, "bidder").count()
+    (operator,) = cut(frame, "append").operators
+    assert isinstance(operator.time, Sessions)
+    assert (operator.time.gap_us, operator.time.timer_us) == (gap_us, timer_us)
+    assert [key.name for key in operator.keys] == ["bidder"]
+    (complete,) = cut(frame, "complete").operators
+    assert isinstance(complete.time, Sessions)
+    assert complete.time.timer_us == 0

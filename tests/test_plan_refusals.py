@@ -121,9 +121,12 @@ def test_sums_of_intervals(bids: Bids) -> None:
         cut(bids.stream.groupBy("bidder").agg(F.expr("sum(make_dt_interval(0, items))")), "update")
 
 
-def test_session_windows(bids: Bids) -> None:
-    with pytest.raises(InvalidQuery, match="aggregate-0: session_window"):
-        cut(_timed(bids.stream).groupBy(F.session_window("ts", "3 seconds"), "bidder").count(), "append")
+def test_session_windows_beside_another_time(bids: Bids) -> None:
+    frame = _timed(bids.stream).groupBy(F.session_window("ts", "3 seconds"), "ts").count()
+    with pytest.raises(
+        InvalidQuery, match="aggregate-0: the query groups by session_window and by another time"
+    ):
+        cut(frame, "append")
 
 
 def test_collations_that_take_different_bytes_for_the_same(bids: Bids) -> None:
@@ -146,6 +149,8 @@ def test_a_type_that_python_does_not_get(bids: Bids) -> None:
         ("complete", lambda df: df.select("bidder")),
         ("update", lambda df: df.groupBy("bidder").agg(F.count_distinct("price"))),
         ("update", lambda df: df.groupBy("bidder").count().orderBy("count")),
+        ("update", lambda df: _timed(df).groupBy(F.session_window("ts", "3 seconds"), "bidder").count()),
+        ("append", lambda df: df.groupBy(F.session_window("ts", "3 seconds"), "bidder").count()),
     ],
 )
 def test_what_spark_refuses_is_refused_in_its_words(

@@ -16,6 +16,7 @@ use crate::hash::hash_key;
 use crate::index::{Found, Index};
 use crate::key::KeyRows;
 use crate::layout::Layout;
+use crate::session;
 use crate::shards::Shards;
 use crate::time::Placement;
 
@@ -61,6 +62,8 @@ struct Chunk {
     slices: Vec<i64>,
     /// The rows that stay; empty: all.
     kept: Vec<usize>,
+    /// Of sessions: where those of the rows start and end.
+    bounds: Option<(Vec<i64>, Vec<i64>)>,
     partials: Partials,
     candidates: Vec<u32>,
     value: Vec<u8>,
@@ -132,6 +135,8 @@ impl Combiner {
         let weight = |row: usize| weights.map_or(1, |weights| weights[row].max(0) as u64);
         self.rows += (0..batch.num_rows()).map(weight).sum::<u64>();
         self.late_rows += chunk.place(&self.layout, batch, self.late_before, weight);
+        let bounds = self.layout.time().sessions(batch);
+        chunk.bounds = bounds.map(|(starts, ends)| (starts.to_vec(), ends.to_vec()));
         chunk.keys.encode(&self.layout, batch)?;
         chunk.hashes.clear();
         let hashes = (0..batch.num_rows()).map(|row| hash_key(chunk.keys.get(row)));
@@ -220,6 +225,20 @@ impl Chunk {
         late
     }
 
+    /// Puts the value of a row into `self.value`, where values vary in length.
+    fn write_value(&mut self, layout: &Layout, row: usize) {
+        match &self.bounds {
+            None => self.partials.value(row, &mut self.value),
+            Some((starts, ends)) => session::row_value(
+                layout,
+                (starts[row], ends[row]),
+                row,
+                &self.partials,
+                &mut self.value,
+            ),
+        }
+    }
+
     fn all_kept(&self) -> bool {
         self.kept.len() == self.slices.len()
     }
@@ -303,16 +322,17 @@ impl Groups {
         index: &mut Index,
     ) -> Result<()> {
         let fixed = layout.value_width().is_some();
+        let sessions = layout.time().is_sessions();
         for &row in rows {
+            if !fixed {
+                chunk.write_value(layout, row);
+            }
             let (hash, slice, key) = (chunk.hashes[row], chunk.slices[row], chunk.keys.get(row));
             let entry = self.hashes.len() as u32;
             let (slices, keys) = (&self.slices, &self.keys);
             let found = index.find_or_insert(spread(hash, slice), entry, |entry| {
                 slices[entry as usize] == slice && keys.get(entry as usize) == key
             });
-            if !fixed {
-                chunk.partials.value(row, &mut chunk.value);
-            }
             match found {
                 Found::Inserted => {
                     self.hashes.push(hash);
@@ -327,6 +347,12 @@ impl Groups {
                     let state = self.values.get_mut(entry as usize);
                     layout.merge_fixed(state, chunk.partials.fixed(row))?;
                 }
+                Found::Entry(entry)
+                    if sessions
+                        && layout.merge_sessions_in_place(
+                            self.values.get_mut(entry as usize),
+                            &chunk.value,
+                        )? => {}
                 Found::Entry(entry) => {
                     let state = self.values.get(entry as usize);
                     layout.merge_variable(state, &chunk.value, &mut chunk.merged)?;
@@ -357,10 +383,12 @@ impl Groups {
                 .for_each(|row| self.keys.push(chunk.keys.get(*row)));
         }
         if layout.value_width().is_none() {
-            for row in &chunk.kept {
-                chunk.partials.value(*row, &mut chunk.value);
+            let kept = std::mem::take(&mut chunk.kept);
+            for row in &kept {
+                chunk.write_value(layout, *row);
                 self.values.push(&chunk.value);
             }
+            chunk.kept = kept;
         } else if all {
             self.values.extend(chunk.partials.fixed_rows());
         } else {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::aggregate::Aggregates;
 use crate::codec::{self, ENCODED_ROWS, RowCodec};
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
+use crate::session::{self, SessionRows};
 use crate::time::{EXPIRY_BYTES, Time, read_expiry};
 
 pub use crate::encoded::{ByteColumn, EncodedRows};
@@ -51,6 +52,10 @@ impl Layout {
 
         let mut output: Vec<Field> = key_fields.iter().map(|f| f.as_ref().clone()).collect();
         output.extend(aggregates.buffer_fields());
+        if time.is_sessions() {
+            output.push(Field::new("start", DataType::Int64, false));
+            output.push(Field::new("end", DataType::Int64, false));
+        }
         let mut layout = Self {
             output: Arc::new(Schema::new(output)),
             encoded: Arc::new(Schema::empty()),
@@ -75,7 +80,7 @@ impl Layout {
         Arc::clone(&self.input)
     }
 
-    /// Keys, then the buffers of the aggregates in order.
+    /// Keys, then the buffers of the aggregates in order, then the start and end of a session.
     pub fn output_schema(&self) -> SchemaRef {
         Arc::clone(&self.output)
     }
@@ -93,7 +98,7 @@ impl Layout {
 
     /// The length of every encoded value, where it does not vary.
     pub fn value_width(&self) -> Option<usize> {
-        match self.aggregates.is_variable() {
+        match self.aggregates.is_variable() || self.time.is_sessions() {
             true => None,
             false => Some(self.aggregates.fixed_len()),
         }
@@ -116,11 +121,20 @@ impl Layout {
 
     /// Merges values of any layout into `out`, which is cleared first.
     pub fn merge_variable(&self, state: &[u8], partial: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        if self.time.is_sessions() {
+            return session::merge(&self.aggregates, state, partial, out);
+        }
         let width = self.aggregates.fixed_len();
         if state.len() < width || partial.len() < width {
             return Err(wrong_length());
         }
         self.aggregates.merge_variable(state, partial, out)
+    }
+
+    /// Merges a value of sessions where no bytes have to move; false, and nothing changed, where they have to.
+    #[inline]
+    pub fn merge_sessions_in_place(&self, state: &mut [u8], partial: &[u8]) -> Result<bool> {
+        session::merge_in_place(&self.aggregates, state, partial)
     }
 
     /// When the group of this key expires, with keyed time; `None`: never.
@@ -131,7 +145,7 @@ impl Layout {
         }
     }
 
-    /// Groups in the output schema.
+    /// Groups in the output schema; of sessions, each is a row.
     pub fn decode(&self, keys: &[&[u8]], values: &[&[u8]]) -> Result<RecordBatch> {
         if keys.len() != values.len() {
             return Err(Error::invalid(format!(
@@ -140,9 +154,35 @@ impl Layout {
                 values.len()
             )));
         }
+        if self.time.is_sessions() {
+            let mut rows = SessionRows::default();
+            for (key, value) in keys.iter().zip(values) {
+                rows.push_all(self, key, value)?;
+            }
+            return rows.decode(self);
+        }
         let mut columns = self.decode_keys(keys)?;
         columns.extend(self.aggregates.decode(values)?);
-        let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
+        self.output_batch(columns, keys.len())
+    }
+
+    /// Sessions in the output schema, each with its key, its aggregates and its bounds.
+    pub(crate) fn decode_sessions(
+        &self,
+        keys: &[&[u8]],
+        aggregates: &[&[u8]],
+        starts: Vec<i64>,
+        ends: Vec<i64>,
+    ) -> Result<RecordBatch> {
+        let mut columns = self.decode_keys(keys)?;
+        columns.extend(self.aggregates.decode(aggregates)?);
+        columns.push(Arc::new(Int64Array::from(starts)));
+        columns.push(Arc::new(Int64Array::from(ends)));
+        self.output_batch(columns, keys.len())
+    }
+
+    fn output_batch(&self, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(self.output_schema(), columns, &options)
             .map_err(|error| Error::damaged(ENCODED_ROWS, error.to_string()))
     }
@@ -183,7 +223,10 @@ impl Layout {
 
     /// The bytes of a group that has seen no row.
     pub fn empty_value(&self) -> Vec<u8> {
-        vec![0; self.aggregates.fixed_len()]
+        match self.time.is_sessions() {
+            true => Vec::new(),
+            false => vec![0; self.aggregates.fixed_len()],
+        }
     }
 
     pub(crate) fn least_key_len(&self) -> usize {
@@ -215,7 +258,11 @@ impl Layout {
     }
 
     fn describe(&self, key_types: &[DataType]) -> String {
-        let mut text = String::from(if self.time.is_keyed() { "expiry " } else { "" });
+        let mut text = String::from(match self.time {
+            Time::Keyed { .. } => "expiry ",
+            Time::Sessions { .. } => "sessions ",
+            Time::None | Time::Panes { .. } => "",
+        });
         for key_type in key_types {
             codec::describe(key_type, &mut text);
             text.push(' ');

@@ -28,6 +28,8 @@ pub mod run;
 pub mod run_format;
 pub mod run_writer;
 pub mod scan;
+pub mod session;
+pub mod session_firing;
 pub mod shards;
 pub mod slice;
 pub mod sort;

@@ -23,26 +23,26 @@ pub struct PyLayout {
 #[pymethods]
 impl PyLayout {
     #[new]
-    #[pyo3(signature = (input, keys, aggregates, panes=None, keyed_time=None))]
+    #[pyo3(signature = (input, keys, aggregates, panes=None, keyed_time=None, sessions=None))]
     fn new(
         input: PyArrowType<Schema>,
         keys: usize,
         aggregates: Vec<AggregateSpec>,
         panes: Option<(usize, i64, i64, i64)>,
         keyed_time: Option<(usize, i64)>,
+        sessions: Option<(usize, usize, i64)>,
     ) -> PyResult<Self> {
-        let time = match (panes, keyed_time) {
-            (None, None) => Time::None,
-            (Some((column, size, slide, offset)), None) => Time::Panes {
+        let time = match (panes, keyed_time, sessions) {
+            (None, None, None) => Time::None,
+            (Some((column, size, slide, offset)), None, None) => Time::Panes {
                 column,
                 size,
                 slide,
                 offset,
             },
-            (None, Some((column, slice))) => Time::Keyed { column, slice },
-            (Some(_), Some(_)) => {
-                return Err(Error::invalid("a layout has panes or keyed time, not both").into());
-            }
+            (None, Some((column, slice)), None) => Time::Keyed { column, slice },
+            (None, None, Some((start, end, timer))) => Time::Sessions { start, end, timer },
+            _ => return Err(Error::invalid("a layout has one kind of time").into()),
         };
         let layout = Layout::new(Arc::new(input.0), keys, &aggregates, time)?;
         Ok(Self {

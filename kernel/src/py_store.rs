@@ -19,6 +19,7 @@ use crate::py::PyLayout;
 use crate::rows::{HashRange, RowShape};
 use crate::run::Run;
 use crate::scan::{Scan, ScanSpec};
+use crate::session_firing::SessionFiring;
 use crate::slice::Change;
 use crate::spent::in_files_ns;
 use crate::store::Store;
@@ -243,6 +244,20 @@ impl PyStore {
         })
     }
 
+    #[pyo3(signature = (watermark_us, max_rows=65_536))]
+    fn close_sessions(
+        slf: Bound<'_, Self>,
+        watermark_us: i64,
+        max_rows: usize,
+    ) -> PyResult<PySessionFiring> {
+        let begin = |store: &mut Store| SessionFiring::begin(store, watermark_us, max_rows);
+        let firing = slf.get().with(slf.py(), begin)?;
+        Ok(PySessionFiring {
+            store: slf.unbind(),
+            firing: Mutex::new(firing),
+        })
+    }
+
     fn delete_expired(&self, py: Python<'_>, slice: i64, expired_at_us: i64) -> PyResult<u64> {
         self.with(py, |store| store.delete_expired(slice, expired_at_us))
     }
@@ -367,6 +382,28 @@ impl PyScan {
 #[pyfunction]
 fn thread_files_ns() -> u64 {
     in_files_ns()
+}
+
+/// What `Store.close_sessions` returns.
+#[pyclass(name = "SessionFiring", module = "millpond._kernel", frozen)]
+pub struct PySessionFiring {
+    store: Py<PyStore>,
+    firing: Mutex<SessionFiring>,
+}
+
+#[pymethods]
+impl PySessionFiring {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyArrowType<RecordBatch>>> {
+        let batch = self
+            .store
+            .get()
+            .with(py, |store| lock(&self.firing)?.next(store))?;
+        Ok(batch.map(PyArrowType))
+    }
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -47,7 +47,7 @@ enum Walk {
 }
 
 /// A sorted source of one of the scanned slices.
-enum ScanSource {
+pub(crate) enum ScanSource {
     Memory {
         place: usize,
         entries: Vec<(u64, u32)>,
@@ -67,7 +67,7 @@ impl ScanSource {
         }
     }
 
-    fn row<'a>(&'a self, tables: &'a [Option<&Table>]) -> Option<Row<'a>> {
+    pub(crate) fn row<'a>(&'a self, tables: &'a [Option<&Table>]) -> Option<Row<'a>> {
         match self {
             Self::Memory {
                 place,
@@ -162,7 +162,7 @@ impl Scan {
     }
 }
 
-fn count_reads(store: &mut Store, merger: &mut Merger<ScanSource>) {
+pub(crate) fn count_reads(store: &mut Store, merger: &mut Merger<ScanSource>) {
     for source in merger.sources_mut() {
         if let ScanSource::Run { cursor, .. } = source {
             let (blocks, bytes) = cursor.take_reads();
@@ -173,7 +173,7 @@ fn count_reads(store: &mut Store, merger: &mut Merger<ScanSource>) {
 }
 
 /// All sorted sources of the slices; of one slice the newest first.
-fn sources(store: &Store, spec: &ScanSpec) -> Result<Vec<ScanSource>> {
+pub(crate) fn sources(store: &Store, spec: &ScanSpec) -> Result<Vec<ScanSource>> {
     let mut sources = Vec::new();
     for (place, slice) in spec.slices.iter().enumerate() {
         let Some(slice) = store.visible(*slice) else {
@@ -200,7 +200,7 @@ fn sources(store: &Store, spec: &ScanSpec) -> Result<Vec<ScanSource>> {
     Ok(sources)
 }
 
-fn tables<'a>(store: &'a Store, spec: &ScanSpec) -> Vec<Option<&'a Table>> {
+pub(crate) fn tables<'a>(store: &'a Store, spec: &ScanSpec) -> Vec<Option<&'a Table>> {
     let table = |slice: &i64| store.visible(*slice).map(|slice| slice.table());
     spec.slices.iter().map(table).collect()
 }

@@ -13,6 +13,7 @@ use crate::pack::PackWriter;
 use crate::rows::{Row, RowShape};
 use crate::run::Run;
 use crate::run_writer::{RunExtent, RunWriter};
+use crate::session::first_end;
 use crate::table::{Keys, Table};
 
 impl Keys for EncodedRows<'_> {
@@ -32,6 +33,23 @@ pub enum Change {
     Merge,
     Put,
     Delete,
+}
+
+/// What becomes of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Stays,
+    /// So many of the first bytes of its value are taken away.
+    Shrinks(usize),
+    Goes,
+}
+
+/// What the slices need of the running batch, and leave with it.
+pub struct Running<'a> {
+    pub epoch: u32,
+    pub counters: &'a mut Counters,
+    /// Of sessions: the rows after which a key's first session ends earlier than any before, and when.
+    pub timers: Vec<(u32, i64)>,
 }
 
 pub struct Slice {
@@ -130,9 +148,14 @@ impl Slice {
         encoded: &EncodedRows<'_>,
         order: &[u32],
         change: Change,
-        epoch: u32,
-        counters: &mut Counters,
+        running: &mut Running<'_>,
     ) -> Result<()> {
+        let Running {
+            epoch,
+            counters,
+            timers,
+        } = running;
+        let epoch = *epoch;
         counters.gets += order.len() as u64;
         let was_complete = self.is_complete();
         if !was_complete {
@@ -142,6 +165,7 @@ impl Slice {
         let mut hits = 0;
         let mut scratch = Vec::new();
         let fixed = layout.value_width().is_some();
+        let sessions = layout.time().is_sessions();
         let changed = self.table.probe(encoded, order, |table, at, found| {
             hits += u64::from(found.is_some());
             let value = encoded.value(at);
@@ -155,6 +179,10 @@ impl Slice {
                     };
                     let id = table.add(row, 0)?;
                     table.touch(id, epoch);
+                    table.note_fresh(id);
+                    if sessions {
+                        timers.extend(first_end(value).map(|end| (at as u32, end)));
+                    }
                 }
                 return Ok(());
             };
@@ -164,16 +192,30 @@ impl Slice {
             }
             // Before the change itself: one that fails half way must go with the batch.
             table.touch(id, epoch);
+            let first = match sessions && exists {
+                true => first_end(table.value(id)),
+                false => None,
+            };
             match change {
                 Change::Delete => table.bury(id),
                 Change::Merge if exists && fixed => {
                     layout.merge_fixed(table.fixed_value_mut(id), value)?;
                 }
+                Change::Merge
+                    if exists
+                        && sessions
+                        && layout.merge_sessions_in_place(table.heap_value_mut(id), value)? => {}
                 Change::Merge if exists => {
                     layout.merge_variable(table.value(id), value, &mut scratch)?;
                     table.set_value(id, &scratch);
                 }
                 Change::Merge | Change::Put => table.set_value(id, value),
+            }
+            if sessions
+                && let Some(end) = first_end(table.value(id))
+                && first.is_none_or(|first| end < first)
+            {
+                timers.push((at as u32, end));
             }
             Ok(())
         });
@@ -186,23 +228,23 @@ impl Slice {
     }
 
     /// Brings the groups of these rows that exist on disk only into memory.
-    fn load(
+    fn load<K: Keys>(
         &mut self,
-        encoded: &EncodedRows<'_>,
+        keys: &K,
         order: &[u32],
         epoch: u32,
         counters: &mut Counters,
     ) -> Result<()> {
         let mut missing = Vec::new();
-        self.table.probe(encoded, order, |_, at, found| {
+        self.table.probe(keys, order, |_, at, found| {
             if found.is_none() {
                 missing.push(at as u32);
             }
             Ok(())
         })?;
         counters.memory_hits += (order.len() - missing.len()) as u64;
-        let mut missing = sorted_like_runs(encoded, &missing);
-        missing.dedup_by(|a, b| encoded.key(*a as usize) == encoded.key(*b as usize));
+        let mut missing = sorted_like_runs(keys, &missing);
+        missing.dedup_by(|a, b| keys.key(*a as usize) == keys.key(*b as usize));
         let Self {
             table,
             runs,
@@ -214,7 +256,7 @@ impl Slice {
             .rev()
             .chain(runs.iter().rev())
             .map(Arc::as_ref);
-        find_in_runs(newest_first, encoded, missing, counters, |_, row, place| {
+        find_in_runs(newest_first, keys, missing, counters, |_, row, place| {
             if row.tombstone {
                 return Ok(());
             }
@@ -263,6 +305,128 @@ impl Slice {
                 false => each(row, hit.value),
             },
         )
+    }
+
+    /// Hands the values of the groups that exist to `each`, which says what becomes of them. No key comes twice.
+    pub fn decide<K: Keys>(
+        &mut self,
+        keys: &K,
+        order: &[u32],
+        running: &mut Running<'_>,
+        mut each: impl FnMut(u32, &[u8]) -> Result<Fate>,
+    ) -> Result<()> {
+        let epoch = running.epoch;
+        running.counters.gets += order.len() as u64;
+        let mut missing = Vec::new();
+        let mut gone = 0;
+        let mut rest = Vec::new();
+        self.table.probe(keys, order, |table, at, found| {
+            let Some(id) = found else {
+                missing.push(at as u32);
+                return Ok(());
+            };
+            if table.is_tombstone(id) {
+                return Ok(());
+            }
+            match each(at as u32, table.value(id))? {
+                Fate::Stays => return Ok(()),
+                Fate::Shrinks(bytes) => {
+                    table.touch(id, epoch);
+                    rest.clear();
+                    rest.extend_from_slice(&table.value(id)[bytes..]);
+                    table.set_value(id, &rest);
+                }
+                Fate::Goes => {
+                    table.touch(id, epoch);
+                    table.bury(id);
+                    gone += 1;
+                }
+            }
+            Ok(())
+        })?;
+        running.counters.memory_hits += (order.len() - missing.len()) as u64;
+        if !missing.is_empty() && self.rows > self.table.live() + gone {
+            let missing = sorted_like_runs(keys, &missing);
+            let Self {
+                table,
+                runs,
+                pending,
+                ..
+            } = self;
+            let newest_first = pending.iter().rev().chain(runs.iter().rev());
+            find_in_runs(
+                newest_first.map(Arc::as_ref),
+                keys,
+                missing,
+                running.counters,
+                |at, row, _| {
+                    if row.tombstone {
+                        return Ok(());
+                    }
+                    let (tombstone, from) = match each(at, row.value)? {
+                        Fate::Stays => return Ok(()),
+                        Fate::Shrinks(bytes) => (false, bytes),
+                        Fate::Goes => (true, row.value.len()),
+                    };
+                    gone += u64::from(tombstone);
+                    let value = &row.value[from..];
+                    let id = table.add(
+                        Row {
+                            tombstone,
+                            value,
+                            ..row
+                        },
+                        0,
+                    )?;
+                    table.touch(id, epoch);
+                    Ok(())
+                },
+            )?;
+        }
+        self.rows -= gone;
+        Ok(())
+    }
+
+    /// Enters keys into a slice of timers, whose values are times; the earlier one of a key stays.
+    pub fn enter<K: Keys>(
+        &mut self,
+        keys: &K,
+        timers: &[(u32, i64)],
+        running: &mut Running<'_>,
+    ) -> Result<()> {
+        let epoch = running.epoch;
+        let order: Vec<u32> = timers.iter().map(|(at, _)| *at).collect();
+        if !self.is_complete() {
+            self.load(keys, &order, epoch, running.counters)?;
+        }
+        let live = self.table.live();
+        let mut times = timers.iter();
+        self.table.probe(keys, &order, |table, at, found| {
+            // Keys are probed in their order.
+            let time = times.next().map_or(i64::MAX, |(_, time)| *time);
+            let value = &time.to_le_bytes();
+            match found {
+                None => {
+                    let row = Row {
+                        hash: keys.hash(at),
+                        tombstone: false,
+                        key: keys.key(at),
+                        value,
+                    };
+                    let id = table.add(row, 0)?;
+                    table.touch(id, epoch);
+                    table.note_fresh(id);
+                }
+                Some(id) if table.is_tombstone(id) || timer_of(table.value(id)) > time => {
+                    table.touch(id, epoch);
+                    table.set_value(id, value);
+                }
+                Some(_) => {}
+            }
+            Ok(())
+        })?;
+        self.rows = self.rows + self.table.live() - live;
+        Ok(())
     }
 
     /// Deletes groups that are known to exist.
@@ -322,10 +486,11 @@ impl Slice {
     ) -> Result<Option<RunExtent>> {
         let has_runs = self.has_runs();
         // A deleted group that no run knows needs no mark.
-        let mut rows = self.table.sorted(self.table.dirty().iter().copied());
-        if !has_runs {
-            rows.retain(|(_, id)| !self.table.is_tombstone(*id));
-        }
+        let written =
+            |id: &u32| !self.table.is_tombstone(*id) || (has_runs && !self.table.is_fresh(*id));
+        let rows = self
+            .table
+            .sorted(self.table.dirty().iter().copied().filter(written));
         if rows.is_empty() {
             return Ok(None);
         }
@@ -417,4 +582,11 @@ impl Slice {
         self.runs.splice(first..end, [run]);
         Ok(())
     }
+}
+
+/// The time that the value of a timer says.
+#[inline]
+pub fn timer_of(value: &[u8]) -> i64 {
+    let time = value.first_chunk::<8>();
+    time.map_or(i64::MIN, |time| i64::from_le_bytes(*time))
 }

@@ -17,8 +17,10 @@ use crate::pack::PackWriter;
 use crate::rows::{HashRange, RowShape};
 use crate::run::Run;
 use crate::run_writer::RunExtent;
-use crate::slice::{Change, Slice};
+use crate::slice::{Change, Running, Slice};
 use crate::spent::Beside;
+use crate::table::Keys;
+use crate::time::SESSIONS;
 
 /// Rows that are changed between two looks at the memory.
 const STEP_ROWS: usize = 65_536;
@@ -106,6 +108,10 @@ impl Store {
     /// Merges, puts or deletes the groups of encoded rows, in their order.
     pub fn change(&mut self, batch: &RecordBatch, change: Change) -> Result<()> {
         let layout = Arc::clone(&self.layout);
+        let sessions = layout.time().is_sessions();
+        if sessions && change != Change::Merge {
+            return Err(Error::invalid("sessions are merged, not put or deleted"));
+        }
         let encoded = EncodedRows::new(&layout, batch)?;
         let by_slice = self.by_slice(&encoded)?;
         if let Some((slice, _)) = by_slice
@@ -131,15 +137,45 @@ impl Store {
                     .slices
                     .entry(slice)
                     .or_insert_with(|| Slice::new(shape));
-                target.change(
-                    &layout,
-                    &encoded,
-                    order,
-                    change,
-                    self.epoch,
-                    &mut self.counters,
-                )?;
+                let mut running = Running {
+                    epoch: self.epoch,
+                    counters: &mut self.counters,
+                    timers: Vec::new(),
+                };
+                target.change(&layout, &encoded, order, change, &mut running)?;
+                let timers = running.timers;
+                self.enter_timers(&encoded, timers)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Enters keys, numbered, into the slices of timers for sessions that end at these times.
+    pub(crate) fn enter_timers<K: Keys>(
+        &mut self,
+        keys: &K,
+        timers: Vec<(u32, i64)>,
+    ) -> Result<()> {
+        let mut by_slice: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+        for (at, end) in timers {
+            if let Some(slice) = self.layout.time().timer_slice(end) {
+                by_slice.entry(slice).or_default().push((at, end));
+            }
+        }
+        let shape = self.shape;
+        for (at, timers) in by_slice {
+            let slice = self.slices.entry(at).or_insert_with(|| Slice::new(shape));
+            if slice.is_dropped() {
+                return Err(Error::Invalid(format!(
+                    "a session ends in the timers {at}, which have fired in this batch"
+                )));
+            }
+            let mut running = Running {
+                epoch: self.epoch,
+                counters: &mut self.counters,
+                timers: Vec::new(),
+            };
+            slice.enter(keys, &timers, &mut running)?;
         }
         Ok(())
     }
@@ -175,6 +211,9 @@ impl Store {
     /// The groups of the rows' keys in the output schema, with empty aggregates where they do not exist, and which do.
     pub fn get(&mut self, batch: &RecordBatch) -> Result<(RecordBatch, BooleanArray)> {
         let layout = Arc::clone(&self.layout);
+        if layout.time().is_sessions() {
+            return Err(Error::invalid("a key with sessions is not one group"));
+        }
         let encoded = EncodedRows::new(&layout, batch)?;
         let mut values = Values::absent(encoded.len());
         for (slice, order) in self.by_slice(&encoded)? {
@@ -355,8 +394,9 @@ impl Store {
             counters: self.counters,
             ..Stats::default()
         };
-        for slice in self.slices.values().filter(|slice| !slice.is_dropped()) {
-            stats.rows += slice.rows();
+        let timers = |at: i64| self.layout.time().is_sessions() && at != SESSIONS;
+        for (at, slice) in self.slices.iter().filter(|(_, slice)| !slice.is_dropped()) {
+            stats.rows += if timers(*at) { 0 } else { slice.rows() };
             stats.run_bytes += slice.run_totals().0;
             stats.live_bytes += slice.live_bytes();
             stats.runs += slice.runs().len() as u64;

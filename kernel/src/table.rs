@@ -19,6 +19,8 @@ const VALUE_SPAN: usize = 16;
 const TOMBSTONE: u8 = 1;
 /// Changed since the last flush.
 const DIRTY: u8 = 2;
+/// Dirty, and no run has the group: it came into being since the last flush.
+const FRESH: u8 = 4;
 
 const FIRST_SLOTS: usize = 16;
 /// How far ahead of a row its slot, its entry and its heap bytes are fetched.
@@ -145,6 +147,11 @@ impl Table {
     }
 
     #[inline]
+    pub fn is_fresh(&self, id: u32) -> bool {
+        self.entry(id)[FLAGS_AT] & FRESH != 0
+    }
+
+    #[inline]
     pub fn key(&self, id: u32) -> &[u8] {
         let entry = self.entry(id);
         match self.shape.key_width {
@@ -231,6 +238,7 @@ impl Table {
     ) -> Result<()> {
         let mut candidates = [0u32; FETCH_ENTRY];
         let keys_vary = self.shape.key_width.is_none();
+        let values_vary = self.shape.value_width.is_none();
         let ahead = |step: usize| order.get(step).map(|row| *row as usize);
         for step in 0..FETCH_ENTRY.min(order.len()) {
             candidates[step] = self.candidate(keys.hash(order[step] as usize));
@@ -246,11 +254,13 @@ impl Table {
                 candidates[step % FETCH_ENTRY] = next;
                 self.prefetch(next.saturating_sub(1));
             }
-            if keys_vary {
-                let next = candidates[(step + FETCH_KEY) % FETCH_ENTRY];
-                if next != 0 {
-                    prefetch(&self.heap, read_u64(self.entry(next - 1), KEY_AT) as usize);
-                }
+            let next = candidates[(step + FETCH_KEY) % FETCH_ENTRY];
+            if next != 0 && keys_vary {
+                prefetch(&self.heap, read_u64(self.entry(next - 1), KEY_AT) as usize);
+            }
+            if next != 0 && values_vary {
+                let at = read_u64(self.entry(next - 1), self.value_at);
+                prefetch(&self.heap, at as usize);
             }
             let row = *row as usize;
             // A key that was not there when fetched may have come with a row in between.
@@ -357,6 +367,12 @@ impl Table {
         }
     }
 
+    /// Notes that no run has the group of the entry, just added and touched.
+    #[inline]
+    pub fn note_fresh(&mut self, id: u32) {
+        self.entry_mut(id)[FLAGS_AT] |= FRESH;
+    }
+
     /// Notes that the entry, just added with the running batch's epoch, is that batch's, without being dirty.
     pub fn note_touched(&mut self, id: u32) {
         self.touched.push(id);
@@ -378,6 +394,15 @@ impl Table {
     pub fn fixed_value_mut(&mut self, id: u32) -> &mut [u8] {
         let (at, width) = (self.value_at, self.shape.value_width.unwrap_or(0));
         &mut self.entry_mut(id)[at..at + width]
+    }
+
+    /// The value of a live entry, to be changed in place without a change of its length; values vary in width.
+    #[inline]
+    pub fn heap_value_mut(&mut self, id: u32) -> &mut [u8] {
+        let entry = self.entry(id);
+        let offset = read_u64(entry, self.value_at) as usize;
+        let length = read_u32(entry, self.value_at + 8) as usize;
+        &mut self.heap[offset..offset + length]
     }
 
     /// Gives the entry a value; a tombstone becomes a group again.
@@ -432,7 +457,7 @@ impl Table {
     /// What was dirty has been written.
     pub fn clear_dirty(&mut self) {
         for id in std::mem::take(&mut self.dirty) {
-            self.entry_mut(id)[FLAGS_AT] &= !DIRTY;
+            self.entry_mut(id)[FLAGS_AT] &= !(DIRTY | FRESH);
         }
         self.dirty_bytes = 0;
     }

@@ -21,6 +21,14 @@ pub enum Time {
     },
     /// Groups that carry their expiry in the key; those that expire within one interval share a slice.
     Keyed { column: usize, slice: i64 },
+    /// Sessions: a row has one of its own, from `start` to `end`, and those of a key that touch are one. All keys are
+    /// in one slice. `timer`: the keys whose first session may end within one interval of this length are entered
+    /// into a slice of timers; 0: sessions never close.
+    Sessions {
+        start: usize,
+        end: usize,
+        timer: i64,
+    },
 }
 
 /// Where a row goes.
@@ -39,9 +47,13 @@ pub const EXPIRY_BYTES: usize = 9;
 /// The slice of keys that never expire.
 pub const NEVER: i64 = i64::MAX;
 
+/// The slice of all keys with sessions. The other slices of such a store hold timers and are named by a time, which
+/// is never this one.
+pub const SESSIONS: i64 = i64::MIN;
+
 impl Time {
     pub fn check(self, input: &Schema) -> Result<Self> {
-        let (column, what) = match self {
+        let (columns, what) = match self {
             Self::None => return Ok(self),
             Self::Panes {
                 column,
@@ -54,7 +66,7 @@ impl Time {
                         "windows of {size} µs every {slide} µs: the slide must be positive and not above the size"
                     )));
                 }
-                (column, "panes")
+                ([column, column], "panes")
             }
             Self::Keyed { column, slice } => {
                 if slice <= 0 {
@@ -62,30 +74,70 @@ impl Time {
                         "slices of {slice} µs: the length must be positive"
                     )));
                 }
-                (column, "keyed_time")
+                ([column, column], "keyed_time")
+            }
+            Self::Sessions { start, end, timer } => {
+                if timer < 0 {
+                    return Err(Error::invalid(format!(
+                        "timers every {timer} µs: the length must be positive, or 0 for none"
+                    )));
+                }
+                ([start, end], "sessions")
             }
         };
-        match input.fields().get(column).map(|field| field.data_type()) {
-            Some(DataType::Int64) => Ok(self),
-            Some(other) => Err(Error::invalid(format!(
-                "the column of {what} must be int64 microseconds, not {other}"
-            ))),
-            None => Err(Error::invalid(format!(
-                "{what} reads column {column}, the input has {} columns",
-                input.fields().len()
-            ))),
+        for column in columns {
+            match input.fields().get(column).map(|field| field.data_type()) {
+                Some(DataType::Int64) => {}
+                Some(other) => {
+                    return Err(Error::invalid(format!(
+                        "the column of {what} must be int64 microseconds, not {other}"
+                    )));
+                }
+                None => {
+                    return Err(Error::invalid(format!(
+                        "{what} reads column {column}, the input has {} columns",
+                        input.fields().len()
+                    )));
+                }
+            }
         }
+        Ok(self)
     }
 
     pub fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed { .. })
     }
 
-    /// The column that holds the time.
+    pub fn is_sessions(self) -> bool {
+        matches!(self, Self::Sessions { .. })
+    }
+
+    /// Where the sessions of the batch's rows start and end.
+    pub fn sessions(self, batch: &RecordBatch) -> Option<(&[i64], &[i64])> {
+        let Self::Sessions { start, end, .. } = self else {
+            return None;
+        };
+        let column = |at: usize| batch.column(at).as_primitive::<Int64Type>();
+        Some((column(start).values(), column(end).values()))
+    }
+
+    /// The slice of timers for a session that ends at the time; `None`: it needs no timer.
+    pub fn timer_slice(self, end: i64) -> Option<i64> {
+        match self {
+            Self::Sessions { timer, .. } if timer > 0 => {
+                Some(round_up(end, timer).max(SESSIONS + 1))
+            }
+            _ => None,
+        }
+    }
+
+    /// The column that holds the time, for sessions that of their end.
     pub fn column(self, batch: &RecordBatch) -> Option<&Int64Array> {
         match self {
             Self::None => None,
-            Self::Panes { column, .. } | Self::Keyed { column, .. } => {
+            Self::Panes { column, .. }
+            | Self::Keyed { column, .. }
+            | Self::Sessions { end: column, .. } => {
                 Some(batch.column(column).as_primitive::<Int64Type>())
             }
         }
@@ -125,6 +177,14 @@ impl Time {
                     false => Placement::Slice(round_up(expiry, slice)),
                 },
                 (Self::Keyed { .. }, None) => Placement::Slice(NEVER),
+                (Self::Sessions { start, .. }, Some(end)) => {
+                    let starts = batch.column(start).as_primitive::<Int64Type>();
+                    match starts.is_valid(row) && starts.value(row) < end {
+                        true if late(end) => Placement::Late,
+                        true => Placement::Slice(SESSIONS),
+                        false => Placement::Nowhere,
+                    }
+                }
                 _ => Placement::Nowhere,
             });
         }

@@ -35,12 +35,14 @@ class Layout:
         aggregates: list[tuple[str, list[int], int | None]],
         panes: tuple[int, int, int, int] | None = None,
         keyed_time: tuple[int, int] | None = None,
+        sessions: tuple[int, int, int] | None = None,
     ) -> Layout:
         """`aggregates`: (op, input positions, filter position). `panes`: (column, size, slide, offset) and
-        `keyed_time`: (expiry column, slice length), times in microseconds."""
+        `keyed_time`: (expiry column, slice length), times in microseconds. `sessions`: (start column, end column,
+        length of a slice of timers); with a length of 0 sessions never close."""
     @property
     def output_schema(self) -> pa.Schema:
-        """Keys, then the buffers of the aggregates in order."""
+        """Keys, then the buffers of the aggregates in order, then the start and end of a session."""
     @property
     def encoded_schema(self) -> pa.Schema: ...
     def identity(self) -> pa.RecordBatch:
@@ -150,6 +152,9 @@ class Store:
         """Groups of the slices in the output schema; those of one key are merged, slices in the given order.
         `touched_only`: only keys that the running batch changed in one of the slices. `expired_at_us`: only
         groups that expire at or before it (keyed time)."""
+    def close_sessions(self, watermark_us: int, max_rows: int = ...) -> Iterator[pa.RecordBatch]:
+        """Takes the sessions that end at or before the watermark out of the store and gives them in the output
+        schema. Only keys whose timers are due are looked at, `max_rows` of them at once."""
     def delete_expired(self, slice: int, expired_at_us: int) -> int: ...
     def drop(self, slice: int) -> None: ...
     def flush(self, writer: PackWriter) -> list[tuple[int, int, int, int]]:

@@ -72,6 +72,11 @@ impl Partials {
     /// Puts the whole value of a row into `out`.
     pub fn value(&self, row: usize, out: &mut Vec<u8>) {
         out.clear();
+        self.append(row, out);
+    }
+
+    /// Appends the whole value of a row to `out`.
+    pub fn append(&self, row: usize, out: &mut Vec<u8>) {
         let fixed = self.fixed(row);
         out.extend_from_slice(fixed);
         for tail in &self.tails {

@@ -16,6 +16,7 @@ from millpond.semantics.operator import (
     KeyedTime,
     OperatorSpec,
     Panes,
+    Sessions,
     TimeSpec,
     WindowRowsSpec,
 )
@@ -109,6 +110,9 @@ def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
         case KeyedTime(), KeyedTime():
             if (old.slice_us, old.key) == (new.slice_us, new.key):
                 return []
+        case Sessions(), Sessions():
+            if (old.gap_us, old.timer_us) == (new.gap_us, new.timer_us):
+                return []
         case None, None:
             return []
     return [f"{_time_text(old)}, {_time_text(new, now=True)}"]
@@ -123,6 +127,12 @@ def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
             return text + (f" from {offset}" if time.offset_us else "")
         case KeyedTime():
             return f"groups {be} expiring by '{time.key.name}' {time.key.type}"
+        case Sessions(timer_us=0):
+            return f"sessions '{time.window.name}' {be} never over"
+        case Sessions(gap_us=None):
+            return f"sessions '{time.window.name}' {be} over after a time that each row gives"
+        case Sessions(gap_us=int(gap)):
+            return f"sessions '{time.window.name}' {be} over after {_duration(gap)} without a row"
         case None:
             return f"groups {keep}"
 

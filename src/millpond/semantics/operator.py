@@ -20,6 +20,7 @@ __all__ = [
     "OperatorSpec",
     "OutputMode",
     "Panes",
+    "Sessions",
     "TimeSpec",
     "WindowRowsSpec",
 ]
@@ -90,7 +91,22 @@ class KeyedTime(msgspec.Struct, frozen=True, tag="keyed"):
     """The key column that carries the time."""
 
 
-TimeSpec = Panes | KeyedTime
+class Sessions(msgspec.Struct, frozen=True, tag="sessions"):
+    """Sessions: every row has one of its own, and those of a key that overlap or touch are one."""
+
+    start: int
+    """Position of the start of the row's own session (int64 microseconds) in the input schema."""
+    end: int
+    """Position of its end."""
+    gap_us: int | None
+    """How long a session waits for the next row; None: each row says it."""
+    timer_us: int
+    """Keys whose sessions may end within one interval of this length share a table of timers; 0: none ever ends."""
+    window: Column
+    """The window column of the query."""
+
+
+TimeSpec = Panes | KeyedTime | Sessions
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,13 +114,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     keys: tuple[Column, ...]
-    """The group keys, windows of `Panes` left out."""
+    """The group keys, windows of `Panes` and `Sessions` left out."""
     time: TimeSpec | None
     """None: what is kept never expires."""
     input_ipc: bytes
     """Arrow schema of what ingest tasks read."""
     output_ipc: bytes
-    """Arrow schema of what is emitted; for `Panes` the window's start and end are the last two columns."""
+    """Arrow schema of what is emitted; for `Panes` and `Sessions` the window's start and end are the last two
+    columns."""
 
     @property
     def input_schema(self) -> pa.Schema:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from millpond.semantics.operator import Aggregate, AggregateOp, AggregateSpec, OperatorSpec
+from millpond.semantics.operator import Aggregate, AggregateOp, AggregateSpec, OperatorSpec, Sessions
 
 __all__ = ["Partial", "Precombined", "precombined"]
 
@@ -57,7 +57,8 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
 
     `ansi`: whether Spark's own sums fail on an overflow in this session, as `sum_int` does.
     """
-    if not isinstance(spec, AggregateSpec):
+    # Rows of one session seldom begin at the same moment, so that Spark would find nothing to combine.
+    if not isinstance(spec, AggregateSpec) or isinstance(spec.time, Sessions):
         return None
     other_overflow = "sum_int_wrapping" if ansi else "sum_int"
     if any(aggregate.op not in _FUNCTIONS or aggregate.op == other_overflow for aggregate in spec.aggregates):
@@ -65,6 +66,7 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
     schema = spec.input_schema
     fields = [schema.field(i) for i in range(len(spec.keys))]
     time = spec.time
+    time_column = None if time is None else time.column
     if time is not None:
         fields.append(schema.field(time.column).with_name("time"))
         time = msgspec.structs.replace(time, column=len(spec.keys))
@@ -85,6 +87,6 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
             input_ipc=bytes(pa.schema(fields).serialize()),
         ),
         partials=tuple(partials),
-        time=spec.time.column if spec.time is not None else None,
+        time=time_column,
         weight=weight,
     )

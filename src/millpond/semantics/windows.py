@@ -1,4 +1,4 @@
-"""Aligned windows and the panes they are made of. Pure arithmetic on microseconds.
+"""Aligned windows and the panes they are made of, and the timers of sessions. Pure arithmetic on microseconds.
 
 A pane is the stretch between two neighbouring borders of windows: no window cuts it, so its groups are kept
 once and merged into every window that covers it. A pane is named by its start. Where the size is a multiple
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from millpond.semantics.operator import Panes
 
-__all__ = ["due_windows", "expired_slices", "pane_slices", "windows_of_slice"]
+__all__ = ["due_windows", "expired_slices", "pane_slices", "timer_interval_us", "windows_of_slice"]
 
 
 def pane_slices(panes: Panes, window_start: int) -> list[int]:
@@ -50,3 +50,12 @@ def expired_slices(panes: Panes, live_slices: Iterable[int], watermark_us: int) 
 def _last_window(panes: Panes, time_us: int) -> int:
     """The start of the last window that holds the time."""
     return time_us - (time_us - panes.offset_us) % panes.slide_us
+
+
+def timer_interval_us(gap_us: int | None) -> int:
+    """How long an interval of session ends shares a table of timers.
+
+    The watermark cuts one table, which is then read for the few timers in it that are due, so that an interval is
+    a small part of the gap; and tables cost something each, so that it is at least a second.
+    """
+    return 10_000_000 if gap_us is None else max(1_000_000, gap_us // 128)

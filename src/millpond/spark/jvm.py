@@ -192,6 +192,10 @@ class Catalyst:
         """A timestamp as int64 microseconds, without loss."""
         return self._expressions.PreciseTimestampConversion(timestamp, timestamp.dataType(), self.long_type)
 
+    def plus(self, number: JavaObject, value: int) -> JavaObject:
+        """An int64 expression and a constant."""
+        return self._expressions.Add(number, self.widened(self.literal(value), self.long_type))
+
     def struct_field(self, struct: JavaObject, ordinal: int) -> JavaObject:
         return self._expressions.GetStructField(struct, ordinal, self.some(None))
 

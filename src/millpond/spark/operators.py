@@ -21,12 +21,22 @@ from millpond.semantics.operator import (
     OperatorSpec,
     OutputMode,
     Panes,
+    Sessions,
     TimeSpec,
 )
+from millpond.semantics.windows import timer_interval_us
 from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
-from millpond.spark.windows import WindowForm, expiry_of, is_session_window, watermarked_key, window_form
+from millpond.spark.windows import (
+    SessionForm,
+    WindowForm,
+    expiry_of,
+    is_session_window,
+    session_form,
+    watermarked_key,
+    window_form,
+)
 
 __all__ = [
     "AggregateDraft",
@@ -59,7 +69,7 @@ class Operator:
     slots: tuple[Slot, ...]
     """One for each emitted column."""
     window: JavaObject | None
-    """With panes: the columns that also hold the window column, made from its start and end."""
+    """With panes and sessions: the columns that also hold the window column, made from its start and end."""
     results: JavaObject | None
     """The result columns over the slots' attributes, as a Scala sequence; None: the slots' attributes themselves."""
     clustered_by: tuple[int, ...] = ()
@@ -77,7 +87,9 @@ class AggregateDraft:
         self._aggregate = aggregate
         grouping = items(aggregate.groupingExpressions())
         self._timed_key = None if output_mode == "complete" else watermarked_key(grouping)
-        self._form = _pane_form(aggregate, grouping, self._timed_key)
+        self._form = session_form(catalyst, grouping, aggregate.child()) or _pane_form(
+            aggregate, grouping, self._timed_key
+        )
         self.below = (aggregate.child() if self._form is None else self._form.below,)
 
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
@@ -100,10 +112,10 @@ def _pane_form(
 
 
 def check_key(catalyst: Catalyst, key: JavaObject, operator: str) -> None:
-    if is_session_window(key):
+    if is_session_window(key) and kind(key) != "AttributeReference":
         raise InvalidQuery(
-            f"{operator}: session_window keeps state that Millpond does not take yet; use window(...), "
-            "or start the query with Spark's own writeStream"
+            f"{operator}: the session window {plain_sql(key)} is part of another value; group by "
+            "session_window(...) itself"
         )
     if not catalyst.is_binary_stable(key.dataType()):
         raise InvalidQuery(
@@ -172,15 +184,34 @@ class _Builder:
         self._group_values: list[tuple[JavaObject, JavaObject]] = []
         """Grouping expressions that are no attributes, and the attributes that hold them above."""
 
-    def build(self, timed_key: JavaObject | None, form: WindowForm | None) -> Operator:
+    def build(self, timed_key: JavaObject | None, form: WindowForm | SessionForm | None) -> Operator:
         for key in self._grouping:
             check_key(self._catalyst, key, self._name)
         keys = self._add_keys(form)
         results = [self._result(expression) for expression in items(self._aggregate.aggregateExpressions())]
-        time = time_of(self._catalyst, self._inputs, timed_key, form)
+        if isinstance(form, SessionForm):
+            time: TimeSpec | None = self._session_time(form, timed_key)
+        else:
+            time = time_of(self._catalyst, self._inputs, timed_key, form)
         return self._finish(keys, results, time, form)
 
-    def _add_keys(self, form: WindowForm | None) -> list[Column]:
+    def _session_time(self, form: SessionForm, timed_key: JavaObject | None) -> Sessions:
+        window = Column(str(form.window.name()), type_text(form.window))
+        others = [key for key in self._grouping if not key.semanticEquals(form.window)]
+        if timed_key is not None and watermarked_key(others) is not None:
+            raise InvalidQuery(
+                f"{self._name}: the query groups by {window.name} and by another time that a watermark follows, "
+                "so that it is open which of them ends a group; group by the session window alone"
+            )
+        return Sessions(
+            start=self._inputs.append(form.start, f"the start of {window.name}"),
+            end=self._inputs.append(form.end, f"the end of {window.name}"),
+            gap_us=form.gap_us,
+            timer_us=0 if timed_key is None else timer_interval_us(form.gap_us),
+            window=window,
+        )
+
+    def _add_keys(self, form: WindowForm | SessionForm | None) -> list[Column]:
         columns: list[Column] = []
         for key in self._grouping:
             if form is not None and key.semanticEquals(form.window):
@@ -272,7 +303,11 @@ class _Builder:
         return types[: BUFFER_COUNTS[op]]
 
     def _finish(
-        self, keys: list[Column], results: list[JavaObject], time: TimeSpec | None, form: WindowForm | None
+        self,
+        keys: list[Column],
+        results: list[JavaObject],
+        time: TimeSpec | None,
+        form: WindowForm | SessionForm | None,
     ) -> Operator:
         slots = self._key_slots + self._buffers.slots
         window = None

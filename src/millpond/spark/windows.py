@@ -9,9 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from py4j.java_gateway import get_field
+
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 
-__all__ = ["WindowForm", "expiry_of", "is_session_window", "is_time_window", "watermarked_key", "window_form"]
+__all__ = [
+    "SessionForm",
+    "WindowForm",
+    "expiry_of",
+    "is_session_window",
+    "is_time_window",
+    "session_form",
+    "watermarked_key",
+    "window_form",
+]
 
 _WATERMARK_DELAY = "spark.watermarkDelayMs"
 _TIME_WINDOW = "spark.timeWindow"
@@ -33,6 +44,21 @@ class WindowForm:
     offset_us: int
 
 
+@dataclass(frozen=True)
+class SessionForm:
+    """Sessions as Spark wrote them out under a node that groups by them."""
+
+    window: JavaObject
+    """The session window column among the keys: a struct of the row's own start and end."""
+    start: JavaObject
+    """The row's own session in int64 microseconds, over the columns of `below`."""
+    end: JavaObject
+    gap_us: int | None
+    """None: each row has its own."""
+    below: JavaObject
+    """The plan that gives the rows; rows without a time or a gap are filtered out in it."""
+
+
 def watermarked_key(keys: list[JavaObject]) -> JavaObject | None:
     """The key whose time a watermark follows; of several the first, as in Spark."""
     return next((key for key in keys if _has_metadata(key, _WATERMARK_DELAY)), None)
@@ -44,6 +70,51 @@ def is_time_window(key: JavaObject) -> bool:
 
 def is_session_window(key: JavaObject) -> bool:
     return _has_metadata(key, _SESSION_WINDOW)
+
+
+def session_form(catalyst: Catalyst, keys: list[JavaObject], below: JavaObject) -> SessionForm | None:
+    """The sessions that the keys, over the plan `below`, group by. As in Spark, whatever column carries the mark of
+    a session window is one, also where it was made further below."""
+    window = next((key for key in keys if is_session_window(key)), None)
+    if window is None or kind(window) != "AttributeReference":
+        return None
+    start, end = (catalyst.micros(catalyst.struct_field(window, i)) for i in (0, 1))
+    gap_us = None
+    interval = _session_gap(window, below)
+    if interval is not None:
+        months, days, micros = interval
+        gap_us = (months * 30 + days) * 86_400_000_000 + micros
+        if months == days == 0:
+            # Spark adds intervals by way of the calendar, which takes longer than all the rest.
+            end = catalyst.plus(start, gap_us)
+    return SessionForm(window, start, end, gap_us, below)
+
+
+def _session_gap(window: JavaObject, below: JavaObject) -> tuple[int, int, int] | None:
+    """(months, days, microseconds) of the gap where it is the same for all rows: the analyser writes the end as
+    `time + gap`."""
+    while kind(below) == "Filter":
+        below = below.child()
+    for column in items(below.projectList()) if kind(below) == "Project" else ():
+        if kind(column) == "Alias" and column.exprId().equals(window.exprId()):
+            return _constant_interval(column.child())
+    return None
+
+
+def _constant_interval(struct: JavaObject) -> tuple[int, int, int] | None:
+    if kind(struct) != "CreateNamedStruct" or struct.children().size() != 4:
+        return None
+    end = items(struct.children())[3]
+    while kind(end) in ("KnownNullable", "PreciseTimestampConversion", "Cast"):
+        end = end.child()
+    if kind(end) not in ("TimeAdd", "TimestampAddInterval"):
+        return None
+    interval = items(end.children())[1]
+    value = interval.eval(None) if interval.foldable() else None
+    if value is None:
+        return None
+    months, days, micros = (int(get_field(value, name)) for name in ("months", "days", "microseconds"))
+    return months, days, micros
 
 
 def _has_metadata(key: JavaObject, entry: str) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from millpond._kernel import Store
-from millpond.semantics.operator import AggregateSpec, KeyedTime, OutputMode, Panes
+from millpond.errors import InternalError
+from millpond.semantics.operator import AggregateSpec, KeyedTime, OutputMode, Panes, Sessions
 from millpond.semantics.windows import due_windows, expired_slices, pane_slices, windows_of_slice
 
 __all__ = ["NEVER", "fire"]
@@ -34,6 +35,10 @@ def fire(
             yield from _fire_panes(store, panes, schema, mode, before_us, watermark_us)
         case KeyedTime() as keyed:
             yield from _fire_keyed(store, keyed, schema, mode, watermark_us)
+        case Sessions():
+            if mode == "update":
+                raise InternalError(f"{spec.name}: sessions are given out when they end, or all of them")
+            yield from _fire_sessions(store, schema, mode, watermark_us)
 
 
 def _fire_panes(
@@ -78,3 +83,16 @@ def _fire_keyed(
         store.drop(slice_)
     for slice_ in cut:
         store.delete_expired(slice_, watermark_us)
+
+
+def _fire_sessions(
+    store: Store, schema: pa.Schema, mode: OutputMode, watermark_us: int
+) -> Iterator[pa.RecordBatch]:
+    if mode == "append":
+        batches = store.close_sessions(watermark_us)
+    else:
+        batches = store.scan([slice_ for slice_, _ in store.slices()])
+    for rows in batches:
+        *columns, start, end = rows.columns
+        bounds = [start.cast(schema.types[-2]), end.cast(schema.types[-1])]
+        yield pa.RecordBatch.from_arrays([*columns, *bounds], schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millpond._kernel import Layout
-from millpond.semantics.operator import AggregateSpec, KeyedTime, Panes, TimeSpec, WindowRowsSpec
+from millpond.semantics.operator import AggregateSpec, KeyedTime, Panes, Sessions, TimeSpec, WindowRowsSpec
 
 __all__ = ["layout_of", "routing_layout"]
 
@@ -14,28 +14,40 @@ def layout_of(spec: AggregateSpec) -> Layout:
     aggregates: list[tuple[str, list[int], int | None]] = [
         (aggregate.op, list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates
     ]
-    column = 0 if spec.time is None else spec.time.column
-    return Layout(spec.input_schema, len(spec.keys), aggregates, *_time(spec.time, column))
+    return Layout(spec.input_schema, len(spec.keys), aggregates, *_time(spec.time, *_time_columns(spec.time)))
 
 
 def routing_layout(spec: WindowRowsSpec) -> tuple[Layout, list[int]]:
     """A layout of keys and time alone, and the positions of its columns in the operator's input schema."""
     columns = list(spec.key_columns)
-    time = _time(spec.time, len(columns))
-    if spec.time is not None:
-        columns.append(spec.time.column)
+    looked_at = _time_columns(spec.time)
+    time = _time(spec.time, *range(len(columns), len(columns) + len(looked_at)))
+    columns += looked_at
     schema = spec.input_schema
     return Layout(pa.schema([schema.field(i) for i in columns]), len(spec.key_columns), [], *time), columns
 
 
+def _time_columns(time: TimeSpec | None) -> tuple[int, ...]:
+    """Positions of the columns that hold the time."""
+    match time:
+        case Panes() | KeyedTime():
+            return (time.column,)
+        case Sessions():
+            return time.start, time.end
+        case None:
+            return ()
+
+
 def _time(
-    time: TimeSpec | None, column: int
-) -> tuple[tuple[int, int, int, int] | None, tuple[int, int] | None]:
-    """Panes and keyed time as `Layout` takes them."""
+    time: TimeSpec | None, *columns: int
+) -> tuple[tuple[int, int, int, int] | None, tuple[int, int] | None, tuple[int, int, int] | None]:
+    """Panes, keyed time and sessions as `Layout` takes them, with their columns at these positions."""
     match time:
         case Panes():
-            return (column, time.size_us, time.slide_us, time.offset_us), None
+            return (columns[0], time.size_us, time.slide_us, time.offset_us), None, None
         case KeyedTime():
-            return None, (column, time.slice_us)
+            return None, (columns[0], time.slice_us), None
+        case Sessions():
+            return None, None, (columns[0], columns[1], time.timer_us)
         case None:
-            return None, None
+            return None, None, None
