@@ -129,10 +129,13 @@ def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
             return f"groups {be} expiring by '{time.key.name}' {time.key.type}"
         case Sessions(timer_us=0):
             return f"sessions '{time.window.name}' {be} never over"
-        case Sessions(gap_us=None):
-            return f"sessions '{time.window.name}' {be} over after a time that each row gives"
-        case Sessions(gap_us=int(gap)):
-            return f"sessions '{time.window.name}' {be} over after {_duration(gap)} without a row"
+        case Sessions():
+            gap = (
+                "a time that each row gives"
+                if time.gap_us is None
+                else f"{_duration(time.gap_us)} without a row"
+            )
+            return f"sessions '{time.window.name}' {be} over after {gap}"
         case None:
             return f"groups {keep}"
 
