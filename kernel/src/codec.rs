@@ -10,7 +10,7 @@ use arrow_array::{Array, ArrayRef, PrimitiveArray, make_array, new_null_array};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_row::{RowConverter, Rows, SortField};
-use arrow_schema::{DataType, Fields, IntervalUnit, TimeUnit};
+use arrow_schema::{DataType, Fields, IntervalUnit, SortOptions, TimeUnit};
 
 use crate::error::{Error, Result};
 
@@ -27,10 +27,17 @@ pub struct RowCodec {
 
 impl RowCodec {
     pub fn new(types: &[DataType]) -> Result<Self> {
+        Self::ordered(types, &vec![SortOptions::default(); types.len()])
+    }
+
+    /// The bytes compare in the given order of each column.
+    pub fn ordered(types: &[DataType], options: &[SortOptions]) -> Result<Self> {
         let width = total_width(types.iter())?;
-        let fields = types.iter().cloned().map(SortField::new).collect();
+        let fields = types.iter().cloned().zip(options);
+        let fields =
+            fields.map(|(data_type, order)| SortField::new_with_options(data_type, *order));
         Ok(Self {
-            converter: RowConverter::new(fields)?,
+            converter: RowConverter::new(fields.collect())?,
             columns: types.len(),
             width,
         })

@@ -355,8 +355,9 @@ impl Groups {
                         )? => {}
                 Found::Entry(entry) => {
                     let state = self.values.get(entry as usize);
-                    layout.merge_variable(state, &chunk.value, &mut chunk.merged)?;
-                    self.values.replace(entry as usize, &chunk.merged);
+                    if layout.merge_variable(state, &chunk.value, &mut chunk.merged)? {
+                        self.values.replace(entry as usize, &chunk.merged);
+                    }
                 }
             }
         }

@@ -87,8 +87,9 @@ impl Values {
             return layout.merge_fixed(&mut self.bytes[start..end], value);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        layout.merge_variable(&self.bytes[start..end], value, &mut scratch)?;
-        self.set(at, &scratch);
+        if layout.merge_variable(&self.bytes[start..end], value, &mut scratch)? {
+            self.set(at, &scratch);
+        }
         self.scratch = scratch;
         Ok(())
     }

@@ -119,10 +119,11 @@ impl Layout {
         self.aggregates.merge_fixed(state, partial)
     }
 
-    /// Merges values of any layout into `out`, which is cleared first.
-    pub fn merge_variable(&self, state: &[u8], partial: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    /// Merges values of any layout into `out`, which is cleared first; false, and nothing in `out`, where the state
+    /// stays as it is.
+    pub fn merge_variable(&self, state: &[u8], partial: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         if self.time.is_sessions() {
-            return session::merge(&self.aggregates, state, partial, out);
+            return session::merge(&self.aggregates, state, partial, out).map(|()| true);
         }
         let width = self.aggregates.fixed_len();
         if state.len() < width || partial.len() < width {

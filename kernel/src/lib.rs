@@ -6,6 +6,8 @@ pub mod blob;
 pub mod codec;
 pub mod combiner;
 pub mod cursor;
+pub mod dedup;
+pub mod distinct;
 pub mod encoded;
 pub mod error;
 pub mod filter;

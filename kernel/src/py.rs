@@ -9,6 +9,7 @@ use arrow_schema::Schema;
 use pyo3::prelude::*;
 
 use crate::combiner::Combiner;
+use crate::distinct::{Distinct, Late, Timers};
 use crate::error::{DamagedFile, Error, KernelError, NewerFormat, Overflow};
 use crate::hash::BUCKETS;
 use crate::layout::{AggregateSpec, Layout};
@@ -165,6 +166,64 @@ impl PyRouter {
     }
 }
 
+#[pyclass(name = "Distinct", module = "millpond._kernel")]
+pub struct PyDistinct {
+    distinct: Distinct,
+}
+
+/// Shard, numbers of rows, encoded keys.
+type FirstRows = (usize, PyArrowType<ArrayData>, PyArrowType<RecordBatch>);
+
+#[pymethods]
+impl PyDistinct {
+    #[new]
+    #[pyo3(signature = (layout, shard_starts, late=None, timers=None))]
+    fn new(
+        layout: &PyLayout,
+        shard_starts: Vec<u32>,
+        late: Option<(usize, i64)>,
+        timers: Option<(usize, i64)>,
+    ) -> PyResult<Self> {
+        let layout = Arc::clone(&layout.layout);
+        let late = late.map(|(column, before)| Late { column, before });
+        let timers = timers.map(|(column, slice)| Timers { column, slice });
+        let distinct = Distinct::new(layout, &shard_starts, late, timers)?;
+        Ok(Self { distinct })
+    }
+
+    fn push(
+        &mut self,
+        py: Python<'_>,
+        batch: PyArrowType<RecordBatch>,
+    ) -> PyResult<Vec<FirstRows>> {
+        let found = py.detach(|| self.distinct.push(&batch.0))?;
+        let found = found.into_iter().map(|first| {
+            let rows = PyArrowType(first.rows.into_data());
+            (first.shard, rows, PyArrowType(first.encoded))
+        });
+        Ok(found.collect())
+    }
+
+    fn clear(&mut self) {
+        self.distinct.clear();
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.distinct.rows()
+    }
+
+    #[getter]
+    fn late_rows(&self) -> u64 {
+        self.distinct.late_rows()
+    }
+
+    #[getter]
+    fn memory_bytes(&self) -> usize {
+        self.distinct.memory_bytes()
+    }
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("BUCKETS", BUCKETS)?;
@@ -174,5 +233,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Overflow", py.get_type::<Overflow>())?;
     module.add_class::<PyLayout>()?;
     module.add_class::<PyCombiner>()?;
-    module.add_class::<PyRouter>()
+    module.add_class::<PyRouter>()?;
+    module.add_class::<PyDistinct>()
 }

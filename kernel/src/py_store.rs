@@ -206,6 +206,21 @@ impl PyStore {
         self.with(py, |store| store.change(&encoded.0, Change::Delete))
     }
 
+    #[pyo3(signature = (encoded, main=None))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        encoded: PyArrowType<RecordBatch>,
+        main: Option<i64>,
+    ) -> PyResult<PyArrowType<ArrayData>> {
+        let is_new = self.with(py, |store| store.insert(&encoded.0, main))?;
+        Ok(PyArrowType(is_new.to_data()))
+    }
+
+    fn forget(&self, py: Python<'_>, slice: i64, main: i64, expired_at_us: i64) -> PyResult<u64> {
+        self.with(py, |store| store.forget(slice, main, expired_at_us))
+    }
+
     fn get(
         &self,
         py: Python<'_>,

@@ -149,10 +149,11 @@ pub fn merge(
                     if out.len() - body < least || next.aggregates.len() < least {
                         return Err(cut_short());
                     }
-                    aggregates.merge_variable(&out[body..], next.aggregates, &mut scratch)?;
-                    out.truncate(body);
-                    out.extend_from_slice(&scratch);
-                    shape.finish(at, out);
+                    if aggregates.merge_variable(&out[body..], next.aggregates, &mut scratch)? {
+                        out.truncate(body);
+                        out.extend_from_slice(&scratch);
+                        shape.finish(at, out);
+                    }
                 }
                 open = Some((at, end));
             }

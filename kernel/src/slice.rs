@@ -206,8 +206,9 @@ impl Slice {
                         && sessions
                         && layout.merge_sessions_in_place(table.heap_value_mut(id), value)? => {}
                 Change::Merge if exists => {
-                    layout.merge_variable(table.value(id), value, &mut scratch)?;
-                    table.set_value(id, &scratch);
+                    if layout.merge_variable(table.value(id), value, &mut scratch)? {
+                        table.set_value(id, &scratch);
+                    }
                 }
                 Change::Merge | Change::Put => table.set_value(id, value),
             }
@@ -225,6 +226,51 @@ impl Slice {
             self.table.retain(epoch, |_, _| true);
         }
         changed
+    }
+
+    /// Adds the keys numbered in `order` that do not exist, and calls `new` with the number of each.
+    pub fn insert(
+        &mut self,
+        encoded: &EncodedRows<'_>,
+        order: &[u32],
+        epoch: u32,
+        counters: &mut Counters,
+        mut new: impl FnMut(usize),
+    ) -> Result<()> {
+        counters.gets += order.len() as u64;
+        let was_complete = self.is_complete();
+        if !was_complete {
+            self.load(encoded, order, epoch, counters)?;
+        }
+        let live = self.table.live();
+        let mut hits = 0;
+        let inserted = self.table.probe(encoded, order, |table, at, found| {
+            hits += u64::from(found.is_some());
+            let id = match found {
+                Some(id) if !table.is_tombstone(id) => return Ok(()),
+                Some(id) => {
+                    table.set_value(id, encoded.value(at));
+                    id
+                }
+                None => {
+                    let row = Row {
+                        hash: encoded.hash(at),
+                        tombstone: false,
+                        key: encoded.key(at),
+                        value: encoded.value(at),
+                    };
+                    let id = table.add(row, 0)?;
+                    table.note_fresh(id);
+                    id
+                }
+            };
+            table.touch(id, epoch);
+            new(at);
+            Ok(())
+        });
+        self.rows = self.rows + self.table.live() - live;
+        counters.memory_hits += if was_complete { hits } else { 0 };
+        inserted
     }
 
     /// Brings the groups of these rows that exist on disk only into memory.

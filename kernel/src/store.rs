@@ -23,7 +23,7 @@ use crate::table::Keys;
 use crate::time::SESSIONS;
 
 /// Rows that are changed between two looks at the memory.
-const STEP_ROWS: usize = 65_536;
+pub(crate) const STEP_ROWS: usize = 65_536;
 
 pub struct Store {
     pub(crate) layout: Arc<Layout>,
@@ -114,38 +114,53 @@ impl Store {
         }
         let encoded = EncodedRows::new(&layout, batch)?;
         let by_slice = self.by_slice(&encoded)?;
-        if let Some((slice, _)) = by_slice
-            .iter()
-            .find(|(at, _)| self.slices.get(at).is_some_and(Slice::is_dropped))
-        {
+        self.check_takes_rows(by_slice.iter().map(|(slice, _)| *slice))?;
+        self.version += 1;
+        for (slice, order) in by_slice {
+            self.change_slice(slice, &encoded, &order, change)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn change_slice(
+        &mut self,
+        slice: i64,
+        encoded: &EncodedRows<'_>,
+        order: &[u32],
+        change: Change,
+    ) -> Result<()> {
+        let layout = Arc::clone(&self.layout);
+        for order in order.chunks(STEP_ROWS) {
+            self.relieve();
+            if change == Change::Delete && !self.slices.contains_key(&slice) {
+                continue;
+            }
+            let shape = self.shape;
+            let target = self
+                .slices
+                .entry(slice)
+                .or_insert_with(|| Slice::new(shape));
+            let mut running = Running {
+                epoch: self.epoch,
+                counters: &mut self.counters,
+                timers: Vec::new(),
+            };
+            target.change(&layout, encoded, order, change, &mut running)?;
+            let timers = running.timers;
+            self.enter_timers(encoded, timers)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses rows for slices that the running batch dropped, and any as long as a flushed run is missing.
+    pub(crate) fn check_takes_rows(&self, mut slices: impl Iterator<Item = i64>) -> Result<()> {
+        if let Some(slice) = slices.find(|at| self.slices.get(at).is_some_and(Slice::is_dropped)) {
             return Err(Error::Invalid(format!(
                 "slice {slice} was dropped in this batch and takes no rows"
             )));
         }
         for (at, slice) in &self.slices {
             slice.check_flushed_run_was_added(*at)?;
-        }
-        self.version += 1;
-        for (slice, order) in by_slice {
-            for order in order.chunks(STEP_ROWS) {
-                self.relieve();
-                if change == Change::Delete && !self.slices.contains_key(&slice) {
-                    continue;
-                }
-                let shape = self.shape;
-                let target = self
-                    .slices
-                    .entry(slice)
-                    .or_insert_with(|| Slice::new(shape));
-                let mut running = Running {
-                    epoch: self.epoch,
-                    counters: &mut self.counters,
-                    timers: Vec::new(),
-                };
-                target.change(&layout, &encoded, order, change, &mut running)?;
-                let timers = running.timers;
-                self.enter_timers(&encoded, timers)?;
-            }
         }
         Ok(())
     }
@@ -181,7 +196,7 @@ impl Store {
     }
 
     /// The numbers of the rows of each slice, in order.
-    fn by_slice(&self, encoded: &EncodedRows<'_>) -> Result<Vec<(i64, Vec<u32>)>> {
+    pub(crate) fn by_slice(&self, encoded: &EncodedRows<'_>) -> Result<Vec<(i64, Vec<u32>)>> {
         let rows = u32::try_from(encoded.len())
             .map_err(|_| Error::invalid("too many rows in one batch"))?;
         let mut groups: Vec<(i64, Vec<u32>)> = Vec::new();
@@ -405,7 +420,7 @@ impl Store {
     }
 
     /// Evicts clean entries, those changed longest ago first, where the memory is exceeded and it is worth the work.
-    fn relieve(&mut self) {
+    pub(crate) fn relieve(&mut self) {
         let limit = self.memory_limit;
         // Filters and indexes can't leave; tables keep a share even where those take all.
         let budget = limit

@@ -207,7 +207,7 @@ fn pane_start(time: i64, window_start: i64, rest: i64) -> i64 {
     }
 }
 
-fn round_up(time: i64, step: i64) -> i64 {
+pub(crate) fn round_up(time: i64, step: i64) -> i64 {
     match time.rem_euclid(step) {
         0 => time,
         past => time.saturating_add(step - past),

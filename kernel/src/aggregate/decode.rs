@@ -9,7 +9,7 @@ use arrow_array::{
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::DataType;
 
-use super::{Aggregates, Cell, OnOverflow, Slot, UNSET, VALUE, read_f64, read_i64, read_i128};
+use super::{Aggregates, Cell, OnOverflow, Slot, Top, UNSET, VALUE, read_f64, read_i64, read_i128};
 use crate::codec::ENCODED_ROWS;
 use crate::error::{Error, Result};
 
@@ -35,6 +35,10 @@ impl<'a> Values<'a> {
 
     fn flag_array(&self, at: usize, test: impl Fn(u8) -> bool) -> ArrayRef {
         Arc::new(BooleanArray::new(self.flags(at, test), None))
+    }
+
+    fn lists(&mut self, top: &Top) -> Result<ArrayRef> {
+        top.decode(self.values, &mut self.tails)
     }
 
     fn cell(&mut self, cell: &'a Cell) -> Result<ArrayRef> {
@@ -128,6 +132,7 @@ fn decode_slot<'a>(
             let bits = values.numbers(|value| read_i64(value, at + 1));
             buffers.push(integers(data_type, bits, values.valid(*at)));
         }
+        Slot::Top(top) => buffers.push(values.lists(top)?),
         Slot::Moments { at } => {
             for part in [0, 8, 16] {
                 let numbers = values.numbers(|value| read_f64(value, at + part));

@@ -55,6 +55,8 @@ struct Tail {
     rows: Rows,
     /// Where the cell's flag lies in the fixed part.
     flag: usize,
+    /// Whether the row's end is written before it.
+    with_end: bool,
 }
 
 impl Partials {
@@ -81,7 +83,12 @@ impl Partials {
         out.extend_from_slice(fixed);
         for tail in &self.tails {
             if fixed[tail.flag] == VALUE {
-                out.extend_from_slice(tail.rows.row(row).data());
+                let bytes = tail.rows.row(row);
+                let bytes = bytes.data();
+                if tail.with_end {
+                    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                }
+                out.extend_from_slice(bytes);
             }
         }
     }
@@ -189,6 +196,18 @@ impl Aggregate {
                 write_cell(order, column(1), &set, &set, partials)?;
                 write_cell(value, column(0), &set, &set.and_valid(column(0)), partials)?;
             }
+            Slot::Top(top) => {
+                let encoded = top.encode(column(0))?;
+                filtered.and_valid(column(0)).each(rows, |row| {
+                    let length = encoded.row(row).data().len();
+                    top.write_one(&mut out[row * stride..(row + 1) * stride], length);
+                });
+                partials.tails.push(Tail {
+                    rows: encoded,
+                    flag: top.at,
+                    with_end: top.writes_ends(),
+                });
+            }
         }
         Ok(())
     }
@@ -234,6 +253,7 @@ fn write_cell(
         partials.tails.push(Tail {
             rows: encoded,
             flag: cell.at,
+            with_end: false,
         });
     }
     Ok(())

@@ -39,8 +39,15 @@ impl Aggregates {
         Ok(())
     }
 
-    /// Merges any two values into `out`.
-    pub fn merge_variable(&self, state: &[u8], partial: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    /// Merges any two values into `out`; false, and nothing in `out`, where the state stays as it is.
+    pub fn merge_variable(&self, state: &[u8], partial: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        // Most rows do not come among the first few, and those lists are long to copy.
+        if let [only] = self.list.as_slice()
+            && let Slot::Top(top) = &only.slot
+            && top.is_behind(state, partial, self.fixed)?
+        {
+            return Ok(false);
+        }
         out.clear();
         out.extend_from_slice(&state[..self.fixed]);
         let (mut state_tail, mut partial_tail) = (self.fixed, self.fixed);
@@ -94,6 +101,9 @@ impl Aggregates {
                     append(order, bytes, out);
                     append(value, if taken { new } else { old }, out);
                 }
+                Slot::Top(top) => {
+                    top.merge(state, partial, &mut state_tail, &mut partial_tail, out)?;
+                }
                 slot => merge_number(slot, out, partial)?,
             }
         }
@@ -103,7 +113,7 @@ impl Aggregates {
                 "a value is longer than its lengths say",
             ));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -177,7 +187,7 @@ fn merge_number(slot: &Slot, state: &mut [u8], partial: &[u8]) -> Result<()> {
             }
         }
         Slot::Moments { at } => merge_moments(*at, state, partial),
-        Slot::Extreme { .. } | Slot::Pick { .. } | Slot::By { .. } => {}
+        Slot::Extreme { .. } | Slot::Pick { .. } | Slot::By { .. } | Slot::Top(_) => {}
     }
     Ok(())
 }

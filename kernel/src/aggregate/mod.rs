@@ -6,6 +6,7 @@
 mod decode;
 mod encode;
 mod merge;
+mod top;
 
 use arrow_schema::{DataType, Field, Schema};
 
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 
 pub use decode::Values;
 pub use encode::{Partials, RowMask};
+use top::{TOP_BYTES, Top};
 
 /// States of a flag byte: nothing seen yet, a null, a value; for sums the last one is an overflow.
 pub const UNSET: u8 = 0;
@@ -139,6 +141,7 @@ pub enum Slot {
     Moments {
         at: usize,
     },
+    Top(Top),
 }
 
 impl Slot {
@@ -151,6 +154,7 @@ impl Slot {
             Self::Extreme { cell, .. } | Self::Pick { cell, .. } => cell.end(),
             Self::By { value, .. } => value.end(),
             Self::Moments { at } => at + 24,
+            Self::Top(top) => top.at + TOP_BYTES,
         }
     }
 
@@ -158,6 +162,7 @@ impl Slot {
         match self {
             Self::Extreme { cell, .. } | Self::Pick { cell, .. } => cell.is_variable(),
             Self::By { order, value, .. } => order.is_variable() || value.is_variable(),
+            Self::Top(_) => true,
             _ => false,
         }
     }
@@ -178,6 +183,7 @@ impl Slot {
             Self::By { order, value, .. } => vec![value.data_type.clone(), order.data_type.clone()],
             Self::Bits { data_type, .. } => vec![data_type.clone()],
             Self::Moments { .. } => vec![Float64, Float64, Float64],
+            Self::Top(top) => vec![top.buffer_type()],
         }
     }
 }
@@ -372,6 +378,7 @@ fn slot(at: usize, op: &str, types: &[&DataType]) -> Result<Slot> {
                 data_type: data_type.clone(),
             }
         }
+        _ if op.starts_with("top ") => Slot::Top(Top::new(at, op, data_type)?),
         _ => return Err(Error::invalid(format!("unknown aggregate {op}"))),
     })
 }

@@ -203,8 +203,12 @@ impl Merged {
             if let Some(place) = self.places.get(&group) {
                 let state = &mut self.values[*place];
                 let mut merged = Vec::new();
-                self.layout
-                    .merge_variable(state, rows.value(i), &mut merged)?;
+                if !self
+                    .layout
+                    .merge_variable(state, rows.value(i), &mut merged)?
+                {
+                    merged.clone_from(state);
+                }
                 if self.layout.value_width().is_some() {
                     self.layout.merge_fixed(state, rows.value(i))?;
                     assert_eq!(*state, merged, "the two ways of merging agree");

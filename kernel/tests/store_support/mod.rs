@@ -106,6 +106,24 @@ pub fn expiring_layout() -> Arc<Layout> {
     layout(fields, 1, &[("count", &[]), ("sum_int", &[1])], time)
 }
 
+/// An integer key whose expiry is kept beside it.
+pub fn timed_layout() -> Arc<Layout> {
+    let fields = vec![
+        Field::new("k", DataType::Int64, true),
+        Field::new("expiry", DataType::Int64, true),
+    ];
+    layout(fields, 1, &[("min", &[1])], Time::None)
+}
+
+/// As above, with a key whose length varies.
+pub fn timed_variable_layout() -> Arc<Layout> {
+    let fields = vec![
+        Field::new("k", DataType::Utf8, true),
+        Field::new("expiry", DataType::Int64, true),
+    ];
+    layout(fields, 1, &[("min", &[1])], Time::None)
+}
+
 fn column(data_type: &DataType, numbers: &[i64], prefix: &str) -> ArrayRef {
     match data_type {
         DataType::Int64 => Arc::new(Int64Array::from(numbers.to_vec())),
@@ -242,6 +260,8 @@ pub fn merge_values(layout: &Layout, state: &[u8], partial: &[u8]) -> Vec<u8> {
         return state;
     }
     let mut out = Vec::new();
-    layout.merge_variable(state, partial, &mut out).unwrap();
-    out
+    match layout.merge_variable(state, partial, &mut out).unwrap() {
+        true => out,
+        false => state.to_vec(),
+    }
 }
