@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.semantics.operator import OutputMode
+from millpond.spark.frame import StreamFrame
 from millpond.spark.precombine import PrecombineSwitch
 from tests.oracle_data import Columns, Shape, schema_of, tables
 from tests.streams import read_stream, write_batches
@@ -100,9 +101,16 @@ class Outputs:
 
 
 def run_both(
-    spark: SparkSession, frame: DataFrame, mode: OutputMode, scratch: Path, **options: str
+    spark: SparkSession,
+    frame: DataFrame,
+    mode: OutputMode,
+    scratch: Path,
+    *,
+    own: StreamFrame | None = None,
+    **options: str,
 ) -> tuple[Outputs, Outputs]:
-    """Millpond's outputs and Spark's; both read all there is, at the same time."""
+    """Millpond's outputs and Spark's; both read all there is, at the same time. `own`: what Millpond runs, where that
+    is written in another way."""
     ours, theirs = Outputs(), Outputs()
     number = next(_numbers)
     if next(_runs) % 2:
@@ -128,7 +136,7 @@ def run_both(
         # Batches reach the state in turn as rows and as what Spark combined of them.
         with mock.patch.object(PrecombineSwitch, "note", _in_turn):
             query = (
-                mp.stream(frame)
+                mp.stream(frame if own is None else own)
                 .writeStream.outputMode(mode)
                 .foreachBatch(ours)
                 .option("checkpointLocation", str(scratch / f"millpond-{number}"))
@@ -165,7 +173,8 @@ def check(spark: SparkSession, frame: DataFrame, mode: OutputMode, scratch: Path
 
 
 def _operators(frame: DataFrame) -> int:
-    return str(frame._jdf.queryExecution().analyzed()).count("Aggregate [")
+    plan = str(frame._jdf.queryExecution().analyzed())
+    return plan.count("Aggregate [") + plan.count("Deduplicate")
 
 
 def assert_same(ours: Rows, theirs: Rows, schema: list[tuple[str, str]], place: str) -> None:

@@ -104,7 +104,8 @@ class Streams:
             frame = frame.select(*query.columns.get(name, schema.names))
             frames[name] = mp.stream(frame) if millpond else frame
         tables = {name: self.spark.createDataFrame(make(SEED)) for name, make in query.tables.items()}
-        return query.plain({**frames, **tables}, windows)
+        form = query.own if millpond and query.own is not None else query.plain
+        return form({**frames, **tables}, windows)
 
     def started(
         self,

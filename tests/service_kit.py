@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond._kernel import BUCKETS, Combiner
-from millpond.semantics.operator import Aggregate, AggregateSpec, Column, OutputMode, Panes, Sessions
+from millpond._kernel import BUCKETS
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateSpec,
+    Column,
+    DedupSpec,
+    Forgetting,
+    KeyedTime,
+    OperatorSpec,
+    OutputMode,
+    Panes,
+    Sessions,
+)
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
     BatchTry,
@@ -23,7 +34,7 @@ from millpond.service.messages import (
 )
 from millpond.service.process import ServiceProcess
 from millpond.settings import Settings
-from millpond.state.layout import layout_of
+from millpond.state.opening import sorter_of
 from millpond.storage.collect import collect
 from millpond.storage.local import LocalStorage
 from millpond.storage.protocol import publish_commit
@@ -31,6 +42,7 @@ from millpond.storage.slotlog import Lease, SlotLog
 
 Rows = Sequence[tuple[int, ...]]
 """(key, value, time in microseconds); for sessions also the end of the row's own"""
+RowsWithNulls = Sequence[tuple[int | None, ...]]
 Group = tuple[int, ...]
 
 _INPUT = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
@@ -62,6 +74,25 @@ def sessions(timer_us: int = 10) -> AggregateSpec:
     )
 
 
+def first_rows(
+    keys: tuple[int, ...] = (0,), *, timed: bool = False, forget_after_us: int | None = None
+) -> DedupSpec:
+    """The first row of each key. `keys`: columns of the rows; 2 is the time, by which keys then expire. `timed`: rows
+    are late by their time."""
+    names = ("k", "v", "t")
+    return DedupSpec(
+        name="deduplicate-0",
+        keys=tuple(Column(names[i], "bigint") for i in keys),
+        time=KeyedTime(2, 10, Column("t", "bigint")) if 2 in keys else None,
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=_INPUT.serialize().to_pybytes(),
+        key_columns=keys,
+        emitted_columns=(0, 1, 2),
+        late_column=2 if timed or 2 in keys or forget_after_us is not None else None,
+        forgetting=None if forget_after_us is None else Forgetting(2, forget_after_us, 10),
+    )
+
+
 class Driver(AbstractContextManager["Driver"]):
     """Owns the query in `directory` and a service process for it. A new one takes over where the last ended."""
 
@@ -69,13 +100,13 @@ class Driver(AbstractContextManager["Driver"]):
         self,
         directory: Path,
         *,
-        spec: AggregateSpec | None = None,
+        spec: OperatorSpec | None = None,
         shards: int = 2,
         mode: OutputMode = "update",
         **settings: int | float,
     ) -> None:
         self.storage = LocalStorage(directory)
-        self.spec = spec or counts()
+        self.spec: OperatorSpec = spec or counts()
         self.mode = mode
         self.settings = Settings(**settings)  # type: ignore[arg-type]
         self.starts = tuple(shard * BUCKETS // shards for shard in range(shards))
@@ -123,19 +154,19 @@ class Driver(AbstractContextManager["Driver"]):
         self.client.begin(at)
         return at
 
-    def stage(self, at: BatchTry, rows: Rows, *, task: int = 0, attempt: int = 0) -> Receipt:
+    def stage(self, at: BatchTry, rows: RowsWithNulls, *, task: int = 0, attempt: int = 0) -> Receipt:
         """What an ingest task does; the receipt is what it would return."""
-        layout = layout_of(self.spec)
-        combiner = Combiner(layout, list(self.starts), self.watermark_us if self.spec.time else None)
+        late = self.watermark_us if self.spec.drops_late_rows else None
+        sorter, staged_schema = sorter_of(self.spec, self.starts, late, None)
         schema = self.spec.input_schema
         columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
-        combiner.push(pa.record_batch(columns, schema=schema))
-        drained = combiner.drain()
-        self.client.stage(StageKey(at, 0, task, attempt), layout.encoded_schema, drained)
+        sorter.push(pa.record_batch(columns, schema=schema))
+        drained = sorter.drain()
+        self.client.stage(StageKey(at, 0, task, attempt), staged_schema, drained)
         staged = [0] * len(self.starts)
         for shard, encoded in drained:
             staged[shard] += encoded.num_rows
-        return Receipt(task, attempt, combiner.rows, combiner.late_rows, tuple(staged))
+        return Receipt(task, attempt, sorter.rows, sorter.late_rows, tuple(staged))
 
     def seal(
         self, at: BatchTry, receipts: Iterable[Receipt], watermark_us: int | None = None
@@ -151,7 +182,7 @@ class Driver(AbstractContextManager["Driver"]):
         for shard in range(len(self.starts)):
             for batch in self.client.outputs(OutputKey(at, 0, shard)):
                 found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        return sorted(found)
+        return sorted(found, key=lambda row: [(value is not None, value) for value in row])
 
     def commit(self, at: BatchTry, watermark_us: int | None = None) -> CommitReply:
         """Save, commit record, commit, and collection of what is old: the second half of a batch."""
@@ -178,7 +209,7 @@ class Driver(AbstractContextManager["Driver"]):
         )
         return reply
 
-    def run(self, rows: Rows, watermark_us: int | None = None) -> list[Group]:
+    def run(self, rows: RowsWithNulls, watermark_us: int | None = None) -> list[Group]:
         """A whole batch in one task; gives its outputs."""
         at = self.begin()
         self.seal(at, [self.stage(at, rows)], watermark_us)

@@ -53,7 +53,7 @@ def test_a_wrong_token_is_refused(driver: Driver) -> None:
     with pytest.raises(Fenced, match="token"):
         stranger.begin(BatchTry("run", 0, 1))
     with pytest.raises(Fenced, match="token"):
-        stranger.stage(StageKey(BatchTry("run", 0, 1), 0, 0, 0), layout_of(driver.spec).encoded_schema, [])
+        stranger.stage(StageKey(BatchTry("run", 0, 1), 0, 0, 0), layout_of(counts()).encoded_schema, [])
     stranger.close()
 
 

@@ -14,6 +14,7 @@ use crate::layout::{EncodedRows, Layout};
 use crate::merge::Merger;
 use crate::scan::{ScanSpec, count_reads, sources, tables};
 use crate::slice::{Change, Slice};
+use crate::spent::Beside;
 use crate::store::{STEP_ROWS, Store};
 use crate::time::read_expiry;
 
@@ -71,6 +72,13 @@ impl Store {
     /// Deletes from the main slice the keys of a slice of timers that expire at or before the time, and drops the
     /// slice where that is all of them; returns how many. A slice is named by its end.
     pub fn forget(&mut self, slice: i64, main: i64, expired_at: i64) -> Result<u64> {
+        let spent = Beside::start();
+        let forgotten = self.forget_due(slice, main, expired_at);
+        self.counters.removal_ns += spent.ns();
+        forgotten
+    }
+
+    fn forget_due(&mut self, slice: i64, main: i64, expired_at: i64) -> Result<u64> {
         let Some(timers) = self.visible(slice) else {
             return Ok(0);
         };

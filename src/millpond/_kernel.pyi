@@ -37,9 +37,11 @@ class Layout:
         keyed_time: tuple[int, int] | None = None,
         sessions: tuple[int, int, int] | None = None,
     ) -> Layout:
-        """`aggregates`: (op, input positions, filter position). `panes`: (column, size, slide, offset) and
-        `keyed_time`: (expiry column, slice length), times in microseconds. `sessions`: (start column, end column,
-        length of a slice of timers); with a length of 0 sessions never close."""
+        """`aggregates`: (op, input positions, filter position); the op of the first N rows of a group is "top N BY
+        ORDER...", with the number of fields that order them and the order of each field of the struct. `panes`:
+        (column, size, slide, offset) and `keyed_time`: (expiry column, slice length), times in microseconds.
+        `sessions`: (start column, end column, length of a slice of timers); with a length of 0 sessions never
+        close."""
     @property
     def output_schema(self) -> pa.Schema:
         """Keys, then the buffers of the aggregates in order, then the start and end of a session."""
@@ -86,6 +88,31 @@ class Router:
     def late_rows(self) -> int: ...
 
 @final
+class Distinct:
+    """Leaves out the rows whose key a task has seen before, while that pays, and sorts out the others by shard."""
+
+    def __new__(
+        cls,
+        layout: Layout,
+        shard_starts: list[int],
+        late: tuple[int, int] | None = None,
+        timers: tuple[int, int] | None = None,
+    ) -> Distinct:
+        """`late`: (column, time); rows at or before that time are counted as late and left out. `timers`: (expiry
+        column, slice length) of keys that are forgotten at a time that is no part of them; their rows have the slice
+        of their expiry."""
+    def push(self, batch: pa.RecordBatch) -> list[tuple[int, pa.Array, pa.RecordBatch]]:
+        """(shard, numbers of the rows that go there, in order, their encoded keys)."""
+    def clear(self) -> None:
+        """Forgets which keys were seen."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+@final
 class PackWriter:
     """Writes one pack: a header and any number of runs. Nothing is readable before `finish`."""
 
@@ -127,8 +154,8 @@ def merge_runs(
 class Store:
     """The read-modify-write store of one operator in one shard: one table per slice, memory over runs.
 
-    One writer. `merge`, `put`, `delete`, `delete_expired` and `drop` belong to the running batch until `commit`
-    or `abort`.
+    One writer. `merge`, `put`, `insert`, `delete`, `delete_expired`, `forget` and `drop` belong to the running batch
+    until `commit` or `abort`.
     """
 
     def __new__(cls, layout: Layout, first_bucket: int, end_bucket: int, memory_bytes: int) -> Store: ...
@@ -136,6 +163,9 @@ class Store:
         """Puts a committed slice in place, its runs oldest first."""
     def merge(self, encoded: pa.RecordBatch) -> None: ...
     def put(self, encoded: pa.RecordBatch) -> None: ...
+    def insert(self, encoded: pa.RecordBatch, main: int | None = None) -> pa.Array:
+        """Adds the keys that are not there yet and says which rows brought them: of several with one key, the first.
+        `main`: the slice in which keys are looked for, the rows' own slices being those of their timers."""
     def delete(self, encoded: pa.RecordBatch) -> None: ...
     def get(self, encoded: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The groups of the given keys in the output schema, and which of them exist."""
@@ -156,6 +186,9 @@ class Store:
         """Takes the sessions that end at or before the watermark out of the store and gives them in the output
         schema. Only keys whose timers are due are looked at, `max_rows` of them at once."""
     def delete_expired(self, slice: int, expired_at_us: int) -> int: ...
+    def forget(self, slice: int, main: int, expired_at_us: int) -> int:
+        """Deletes from the main slice the keys of a slice of timers that expire at or before the time, and drops the
+        slice where that is all of them."""
     def drop(self, slice: int) -> None: ...
     def flush(self, writer: PackWriter) -> list[tuple[int, int, int, int]]:
         """Writes what the running batch changed and has not been flushed yet, as (slice, offset, length, rows)."""

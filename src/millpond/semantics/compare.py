@@ -13,6 +13,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     Column,
+    DedupSpec,
     KeyedTime,
     OperatorSpec,
     Panes,
@@ -64,10 +65,28 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
             return _aggregate_changes(old, new)
         case WindowRowsSpec(), WindowRowsSpec():
             return _row_changes(old, new)
+        case DedupSpec(), DedupSpec():
+            return _forgetting_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
 
 
-_KINDS: dict[type, str] = {AggregateSpec: "merged aggregates", WindowRowsSpec: "the rows of windows"}
+_KINDS: dict[type, str] = {
+    AggregateSpec: "merged aggregates",
+    WindowRowsSpec: "the rows of windows",
+    DedupSpec: "the keys that were seen",
+}
+
+
+def _forgetting_changes(old: DedupSpec, new: DedupSpec) -> list[str]:
+    """The rows may have other columns: nothing is kept of them."""
+    before, after = (None if spec.forgetting is None else spec.forgetting.delay_us for spec in (old, new))
+    if before == after:
+        return []
+    return [f"keys were forgotten {_after(before)}, are forgotten {_after(after)}"]
+
+
+def _after(delay_us: int | None) -> str:
+    return "by their own time or never" if delay_us is None else f"{_duration(delay_us)} after their row"
 
 
 def _row_changes(old: WindowRowsSpec, new: WindowRowsSpec) -> list[str]:

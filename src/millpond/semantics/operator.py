@@ -16,12 +16,16 @@ __all__ = [
     "AggregateOp",
     "AggregateSpec",
     "Column",
+    "DedupSpec",
+    "Forgetting",
     "KeyedTime",
     "OperatorSpec",
+    "Order",
     "OutputMode",
     "Panes",
     "Sessions",
     "TimeSpec",
+    "Top",
     "WindowRowsSpec",
 ]
 
@@ -46,8 +50,12 @@ AggregateOp = Literal[
     "bit_and",  # any signed integer type, nulls ignored                               -> [T]
     "bit_or",
     "bit_xor",
+    "top",  # a struct: the first of a group's rows in an order, see `Top`               -> [array of structs]
     "moments",  # float64: count, mean, sum of squared differences, nulls ignored      -> [float64 n, avg, m2]
 ]
+
+
+Order = Literal["asc_nulls_first", "asc_nulls_last", "desc_nulls_first", "desc_nulls_last"]
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -55,6 +63,16 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str
     type: str
+
+
+class Top(msgspec.Struct, frozen=True):
+    """Which of a group's rows are kept. Fields of the row's struct stand in the order in which they decide."""
+
+    count: int
+    by: int
+    """How many fields the query orders by; those behind them only decide between rows that are equal in these."""
+    orders: tuple[Order, ...]
+    """One for each field."""
 
 
 class Aggregate(msgspec.Struct, frozen=True):
@@ -66,6 +84,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     """A boolean column: rows in which it is not true are left out of this aggregate."""
     text: str = ""
     """How the query writes it, with its type; for messages and comparison."""
+    top: Top | None = None
 
 
 class Panes(msgspec.Struct, frozen=True, tag="panes"):
@@ -124,6 +143,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     columns."""
 
     @property
+    def drops_late_rows(self) -> bool:
+        return self.time is not None
+
+    @property
     def input_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.input_ipc))
 
@@ -153,4 +176,31 @@ class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
     """What is computed on the rows."""
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec
+class Forgetting(msgspec.Struct, frozen=True):
+    """Keys that are forgotten some time after the event time of the row that brought them."""
+
+    column: int
+    """Position of the event time (int64 microseconds, a null counts as 0) in the input schema."""
+    delay_us: int
+    slice_us: int
+    """Keys that are forgotten within one interval of this length are found together."""
+
+
+class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
+    """Keys that were seen. It emits the first row of each; nothing but the key is kept of it. With `KeyedTime` a key
+    is forgotten at the time that it holds."""
+
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    emitted_columns: tuple[int, ...]
+    """Positions of what is emitted, in that order."""
+    late_column: int | None
+    """Position of the time (int64 microseconds, may be null) by which a row is late."""
+    forgetting: Forgetting | None = None
+
+    @property
+    def drops_late_rows(self) -> bool:
+        return self.late_column is not None
+
+
+OperatorSpec = AggregateSpec | WindowRowsSpec | DedupSpec

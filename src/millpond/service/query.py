@@ -133,14 +133,16 @@ class ServedQuery:
         watch = Stopwatch()
         lookups_before, removals_before = store.spent_ns
         buffer_bytes = self._settings.write_buffer_bytes // len(self._stores[0]) // len(self._stores)
+        outputs = Spool(store.spec.output_schema, self._budget, self._spool_directory)
+        self._outputs[store.operator, store.shard] = outputs
         for rows in self._staging.take(store.operator, store.shard, request.receipts):
             with watch.on("state_write"):
                 store.apply(rows)
+                for batch in store.ready():
+                    outputs.append(batch)
             if store.dirty_bytes > buffer_bytes:
                 self._flush([store], watch)
         watch.move("state_write", "state_read", store.spent_ns[0] - lookups_before)
-        outputs = Spool(store.spec.output_schema, self._budget, self._spool_directory)
-        self._outputs[store.operator, store.shard] = outputs
         with watch.on("state_read"):
             for batch in store.fire(request.mode, request.before_us, request.watermark_us):
                 outputs.append(batch)

@@ -37,6 +37,7 @@ BUFFER_COUNTS: dict[AggregateOp, int] = {
     "bit_or": 1,
     "bit_xor": 1,
     "moments": 3,
+    "top": 1,
 }
 """How many columns the kernel emits for each operation."""
 

@@ -10,9 +10,11 @@ from typing import Protocol
 
 from millpond.semantics.operator import OutputMode
 from millpond.spark.aggregates import is_mergeable
+from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
 from millpond.spark.schemas import ArrowSettings
+from millpond.spark.top import marked_top
 from millpond.spark.window_rows import WindowRowsDraft, window_join
 from millpond.spark.windows import is_session_window, watermarked_key
 
@@ -46,6 +48,8 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
             columns = [*grouping, *items(node.aggregateExpressions())]
             return WindowRowsDraft(catalyst, node, grouping, columns, _functions(catalyst, node))
         return AggregateDraft(catalyst, node, output_mode)
+    if name in DEDUPLICATING:
+        return DedupDraft(catalyst, node)
     if name in _GROUP_FUNCTIONS and output_mode == "append":
         grouping = items(node.groupingAttributes())
         if _in_windows(grouping):
@@ -67,6 +71,7 @@ def _all_mergeable(catalyst: Catalyst, aggregate: JavaObject) -> bool:
     return all(
         is_mergeable(catalyst, found.aggregateFunction())
         for expression in items(aggregate.aggregateExpressions())
+        if marked_top(expression) is None
         for found in aggregate_expressions(expression)
     )
 

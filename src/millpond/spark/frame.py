@@ -6,13 +6,14 @@ wrapped again, and that `writeStream` is Millpond's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.group import GroupedData
 
 from millpond.errors import InvalidQuery
+from millpond.spark import top
 from millpond.spark.writer import StreamWriter
 
 __all__ = ["StreamFrame", "StreamGroups", "stream"]
@@ -72,6 +73,20 @@ class StreamGroups:
 
     def __init__(self, groups: GroupedData) -> None:
         self._groups = groups
+
+    def top(self, n: int, by: str | Column | Sequence[str | Column]) -> StreamFrame:
+        """The first `n` rows of each group: its keys, the other columns of the stream, and `rank` from 1.
+
+        `by` says what comes first: the largest values of a column, or what `F.asc(...)` and `F.desc(...)` ask for.
+        Rows that are equal in that are ordered by their other columns as they stand, the largest first. In update
+        mode a batch gives out all `n` rows of each group that had a row in it; a row replaces the one given out
+        before with the same keys and rank. In append mode the groups need a window and a watermark.
+        """
+        return StreamFrame(top.top(self._groups, n, by))
+
+    def latest(self, by: str | Column | Sequence[str | Column]) -> StreamFrame:
+        """The row of each group with the largest `by`, as `top(1, by)` without the rank."""
+        return StreamFrame(top.latest(self._groups, by))
 
     def __getattr__(self, name: str) -> Any:
         return _wrapping(getattr(self._groups, name))

@@ -111,7 +111,7 @@ class Ingester:
         weight: int | None = None,
     ) -> FeedOrder:
         spec = spec or self._plan.operators[operator]
-        late_before_us = before_us if spec.time is not None else None
+        late_before_us = before_us if spec.drops_late_rows else None
         return FeedOrder(operator, side, spec, columns, late_before_us, weight)
 
     def _run(

@@ -326,11 +326,15 @@ class Catalyst:
         )
 
     def flattened(self, plan: JavaObject) -> JavaObject:
-        """The plan without names of views and tables, and with WITH clauses put where they are used."""
+        """The plan without names of views and tables, with WITH clauses put where they are used, and with SELECT
+        DISTINCT as the aggregate that Spark makes of it."""
         inline = self._class("org.apache.spark.sql.catalyst.optimizer.InlineCTE")(True, False, False)
         plan = inline.apply(plan)
         plan = self._object("org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases").apply(plan)
-        return self._object("org.apache.spark.sql.catalyst.analysis.EliminateView").apply(plan)
+        plan = self._object("org.apache.spark.sql.catalyst.analysis.EliminateView").apply(plan)
+        return self._object("org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate").apply(
+            plan
+        )
 
 
 def rebuild(

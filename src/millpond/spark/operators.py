@@ -23,11 +23,13 @@ from millpond.semantics.operator import (
     Panes,
     Sessions,
     TimeSpec,
+    Top,
 )
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
+from millpond.spark.top import marked_top, top_text
 from millpond.spark.windows import (
     SessionForm,
     WindowForm,
@@ -150,12 +152,12 @@ class _Buffers:
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
-        self._known: dict[tuple[AggregateOp, tuple[int, ...], int | None], list[JavaObject]] = {}
+        self._known: dict[tuple[AggregateOp, tuple[int, ...], int | None, Top | None], list[JavaObject]] = {}
         self.aggregates: list[Aggregate] = []
         self.slots: list[Slot] = []
 
     def attributes(self, wanted: Aggregate, types: list[JavaObject]) -> list[JavaObject]:
-        identity = (wanted.op, wanted.inputs, wanted.filter)
+        identity = (wanted.op, wanted.inputs, wanted.filter, wanted.top)
         if identity not in self._known:
             number = len(self.aggregates)
             made = []
@@ -231,10 +233,22 @@ class _Builder:
         return columns
 
     def _result(self, expression: JavaObject) -> JavaObject:
+        mark = marked_top(expression)
+        if mark is not None:
+            return self._catalyst.alias_as(self._top_rows(expression.child(), mark), expression.toAttribute())
         rebuilt = rebuild(self._catalyst, expression, self._replacement)
         if kind(rebuilt) in ("Alias", "AttributeReference") and rebuilt.exprId().equals(expression.exprId()):
             return rebuilt
         return self._catalyst.alias_as(rebuilt, expression.toAttribute())
+
+    def _top_rows(self, gathered: JavaObject, mark: Top) -> JavaObject:
+        """The group's first rows as an array, in the place of all that Spark would gather."""
+        struct = gathered.aggregateFunction().child()
+        text = top_text(mark, struct)
+        position = self._inputs.position(struct, f"the rows of {text}")
+        aggregate = Aggregate("top", (position,), None, text, mark)
+        (rows,) = self._buffers.attributes(aggregate, [gathered.dataType()])
+        return rows
 
     def _replacement(self, expression: JavaObject) -> JavaObject | None:
         name = kind(expression)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
@@ -24,6 +25,7 @@ from millpond.spark.operators import Operator
 from millpond.spark.parts import Part, Whole, filled
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.stateful import Stage, take_apart
+from millpond.spark.top import has_top
 
 __all__ = ["CutPlan", "cut"]
 
@@ -43,7 +45,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
     session = df.sparkSession
     catalyst = Catalyst(session)
     analyzed = df._jdf.queryExecution().analyzed()
-    catalyst.check_streaming(analyzed, output_mode)
+    _check_streaming(catalyst, analyzed, output_mode)
     arrow = ArrowSettings.of(session)
 
     def finish(draft: Draft, number: int) -> Operator:
@@ -62,6 +64,18 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         _emissions=tuple(_Emission.of(catalyst, operator) for operator in operators),
         _top=taken.top,
     )
+
+
+def _check_streaming(catalyst: Catalyst, analyzed: JavaObject, output_mode: OutputMode) -> None:
+    try:
+        catalyst.check_streaming(analyzed, output_mode)
+    except AnalysisException as error:
+        if output_mode == "append" and has_top(analyzed):
+            raise InvalidQuery(
+                "the rows of top(...) change as long as rows of their group come, so they can't be appended: use "
+                "outputMode('update') or outputMode('complete'), or group by a window of a column with a watermark"
+            ) from error
+        raise
 
 
 @dataclass(frozen=True)

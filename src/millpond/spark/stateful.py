@@ -52,9 +52,6 @@ def take_apart(catalyst: Catalyst, root: JavaObject, output_mode: OutputMode, fi
 
 
 _STATEFUL = {
-    "Deduplicate": "dropDuplicates",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
-    "Distinct": "distinct",
     "Except": "except",
     "FlatMapGroupsWithState": "flatMapGroupsWithState",
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState",

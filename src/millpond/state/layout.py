@@ -5,16 +5,47 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millpond._kernel import Layout
-from millpond.semantics.operator import AggregateSpec, KeyedTime, Panes, Sessions, TimeSpec, WindowRowsSpec
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateSpec,
+    DedupSpec,
+    KeyedTime,
+    Panes,
+    Sessions,
+    TimeSpec,
+    WindowRowsSpec,
+)
 
-__all__ = ["layout_of", "routing_layout"]
+__all__ = ["dedup_layout", "layout_of", "routing_layout"]
 
 
 def layout_of(spec: AggregateSpec) -> Layout:
     aggregates: list[tuple[str, list[int], int | None]] = [
-        (aggregate.op, list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates
+        (_op(aggregate), list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates
     ]
     return Layout(spec.input_schema, len(spec.keys), aggregates, *_time(spec.time, *_time_columns(spec.time)))
+
+
+def _op(aggregate: Aggregate) -> str:
+    match aggregate.top:
+        case None:
+            return aggregate.op
+        case top:
+            return " ".join([aggregate.op, str(top.count), str(top.by), *top.orders])
+
+
+def dedup_layout(spec: DedupSpec) -> Layout:
+    """Of the columns keys, then the expiry (int64), where keys have one, then the time by which rows are late."""
+    input_schema = spec.input_schema
+    keys = len(spec.key_columns)
+    fields = [input_schema.field(i).with_name(f"k{n}") for n, i in enumerate(spec.key_columns)]
+    if spec.time is not None or spec.forgetting is not None:
+        fields.append(pa.field("expiry", pa.int64()))
+    if spec.late_column is not None:
+        fields.append(pa.field("time", pa.int64()))
+    # What a key is noted with is the time at which it is forgotten.
+    value: list[tuple[str, list[int], int | None]] = [("min", [keys], None)] if spec.forgetting else []
+    return Layout(pa.schema(fields), keys, value, *_time(spec.time, keys))
 
 
 def routing_layout(spec: WindowRowsSpec) -> tuple[Layout, list[int]]:

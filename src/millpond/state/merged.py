@@ -1,4 +1,4 @@
-"""Aggregates that are kept merged: the kernel's read-modify-write store."""
+"""What is kept in the kernel's read-modify-write store: first of all, aggregates that are kept merged."""
 
 from __future__ import annotations
 
@@ -7,38 +7,24 @@ from typing import cast
 
 import pyarrow as pa
 
-from millpond._kernel import BUCKETS, PackWriter, Run, Store, merge_runs
-from millpond.semantics.operator import AggregateSpec, OutputMode
+from millpond._kernel import BUCKETS, Layout, PackWriter, Run, Store, merge_runs
+from millpond.semantics.operator import AggregateSpec, OperatorSpec, OutputMode
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
 from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
 from millpond.state.trace import Access, TracedStore
 from millpond.storage.manifest import RunRef
 
-__all__ = ["MergedShard"]
+__all__ = ["MergedShard", "StoreShard"]
 
 
-class MergedShard(OperatorShard):
-    def __init__(self, place: Place, spec: AggregateSpec) -> None:
+class StoreShard(OperatorShard):
+    """The store's part in the life of a shard; what rows do to it is left open."""
+
+    def __init__(self, place: Place, spec: OperatorSpec, layout: Layout) -> None:
         super().__init__(place, spec)
-        self._spec = spec
-        self._layout = layout_of(spec)
-        self._store = Store(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
-
-    def apply(self, rows: pa.RecordBatch) -> None:
-        self._store.merge(rows)
-
-    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
-        if not self._spec.keys and self._spec.time is None:
-            self._merge_identity()
-        return fire(self._store, self._spec, mode, before_us, watermark_us)
-
-    def _merge_identity(self) -> None:
-        """An aggregate without keys has its one group even when no row ever came."""
-        identity = self._layout.identity()
-        bucket = identity.column("hash")[0].as_py() * BUCKETS >> 64
-        if self.place.first_bucket <= bucket < self.place.end_bucket:
-            self._store.merge(identity)
+        self._layout = layout
+        self._store = Store(layout, place.first_bucket, place.end_bucket, place.memory_bytes)
 
     @property
     def dirty_bytes(self) -> int:
@@ -66,9 +52,6 @@ class MergedShard(OperatorShard):
     def spent_ns(self) -> tuple[int, int]:
         return self._store.spent_ns
 
-    def record(self, tell: Callable[[Access], None]) -> None:
-        self._store = cast("Store", TracedStore(self._store, tell))
-
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
         return Run.open(self._layout, path, run.offset, run.length)
 
@@ -86,3 +69,27 @@ class MergedShard(OperatorShard):
 
     def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
         return self._store.replace(slice_, first, count, self._open(path, ref))
+
+
+class MergedShard(StoreShard):
+    def __init__(self, place: Place, spec: AggregateSpec) -> None:
+        super().__init__(place, spec, layout_of(spec))
+        self._spec = spec
+
+    def apply(self, rows: pa.RecordBatch) -> None:
+        self._store.merge(rows)
+
+    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        if not self._spec.keys and self._spec.time is None:
+            self._merge_identity()
+        return fire(self._store, self._spec, mode, before_us, watermark_us)
+
+    def _merge_identity(self) -> None:
+        """An aggregate without keys has its one group even when no row ever came."""
+        identity = self._layout.identity()
+        bucket = identity.column("hash")[0].as_py() * BUCKETS >> 64
+        if self.place.first_bucket <= bucket < self.place.end_bucket:
+            self._store.merge(identity)
+
+    def record(self, tell: Callable[[Access], None]) -> None:
+        self._store = cast("Store", TracedStore(self._store, tell))

@@ -7,7 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from millpond._kernel import Combiner
-from millpond.semantics.operator import AggregateSpec, OperatorSpec, WindowRowsSpec
+from millpond.semantics.operator import AggregateSpec, DedupSpec, OperatorSpec, WindowRowsSpec
+from millpond.state.dedup import DedupShard, FirstRows
 from millpond.state.layout import layout_of
 from millpond.state.merged import MergedShard
 from millpond.state.routing import RowRouter
@@ -37,6 +38,8 @@ def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
             return MergedShard(place, spec)
         case WindowRowsSpec():
             return RowLogShard(place, spec)
+        case DedupSpec():
+            return DedupShard(place, spec)
 
 
 def sorter_of(
@@ -51,3 +54,6 @@ def sorter_of(
         case WindowRowsSpec():
             router = RowRouter(spec, shard_starts, late_before_us)
             return router, router.schema
+        case DedupSpec():
+            first = FirstRows(spec, shard_starts, late_before_us)
+            return first, first.schema

@@ -110,7 +110,11 @@ class OperatorShard(ABC):
     def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
         """Puts a merged run in the place of committed ones; False when the slice is gone."""
 
-    # What not every store can tell
+    # What not every store has or can tell
+
+    def ready(self) -> list[pa.RecordBatch]:
+        """Outputs that the rows applied so far have given, each handed out once. They come before those of `fire`."""
+        return []
 
     @property
     def spent_ns(self) -> tuple[int, int]:

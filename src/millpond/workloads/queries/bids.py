@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -81,6 +81,16 @@ def _q19(streams: Mapping[str, DataFrame], _: Windows) -> DataFrame:
     return tops.select("auction", F.posexplode(F.slice("bids", 1, 10)).alias("place", "bid")).select(
         "auction", (F.col("place") + 1).alias("rank"), "bid.*"
     )
+
+
+def _q18_latest(streams: Mapping[str, Any], _: Windows) -> DataFrame:
+    last = streams["bids"].groupBy("auction", "bidder").latest(by=["ts", "price"])
+    return last.select("auction", "bidder", "ts", "price", "extra")
+
+
+def _q19_top(streams: Mapping[str, Any], _: Windows) -> DataFrame:
+    highest = streams["bids"].groupBy("auction").top(10, by=["price", "ts", "bidder"])
+    return highest.select("auction", "rank", "price", "ts", "bidder", "extra")
 
 
 BIDS: tuple[PaperQuery, ...] = (
@@ -174,6 +184,7 @@ BIDS: tuple[PaperQuery, ...] = (
         streams=("bids",),
         mode="update",
         plain=_q18,
+        own=_q18_latest,
         keys=("auction", "bidder"),
         columns={"bids": ("auction", "bidder", "price", "ts", "extra")},
     ),
@@ -185,6 +196,7 @@ BIDS: tuple[PaperQuery, ...] = (
         streams=("bids",),
         mode="update",
         plain=_q19,
+        own=_q19_top,
         keys=("auction", "rank"),
         columns={"bids": ("auction", "bidder", "price", "ts", "extra")},
     ),
