@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 
 from millpond.semantics.compare import differences
-from millpond.semantics.operator import Aggregate, AggregateSpec, Column, KeyedTime, Panes, Sessions
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateSpec,
+    Column,
+    DedupSpec,
+    Forgetting,
+    KeyedTime,
+    Panes,
+    Sessions,
+)
 
 WINDOW = Column("window", "struct<start:timestamp,end:timestamp>")
 
@@ -102,3 +111,38 @@ def test_the_gap_of_sessions_is_part_of_their_state() -> None:
     assert differences([ten], [gone]) == [was + "sessions 'window' are never over"]
     assert differences([ten], [own]) == [was + "sessions 'window' are over after a time that each row gives"]
     assert differences([own], [own]) == []
+
+
+DEDUP = DedupSpec(
+    name="deduplicate-0",
+    keys=(Column("bidder", "bigint"),),
+    time=None,
+    input_ipc=_schema(pa.int64(), pa.int64()),
+    output_ipc=_schema(pa.int64()),
+    key_columns=(0,),
+    emitted_columns=(0,),
+    late_column=1,
+    forgetting=Forgetting(1, 60_000_000, 1_000_000),
+)
+
+
+def test_rows_of_which_nothing_is_kept_may_have_other_columns() -> None:
+    wider = msgspec.structs.replace(
+        DEDUP, emitted_columns=(0, 1), output_ipc=_schema(pa.int64(), pa.int64()), late_column=None
+    )
+    assert differences([DEDUP], [wider]) == []
+
+
+def test_keys_that_are_forgotten_at_another_time() -> None:
+    slower = msgspec.structs.replace(DEDUP, forgetting=Forgetting(1, 3_600_000_000, 56_250_000))
+    assert differences([DEDUP], [slower]) == [
+        "operator deduplicate-0: keys were forgotten 1 minute after their row, are forgotten 1 hour after their row"
+    ]
+    (change,) = differences([DEDUP], [msgspec.structs.replace(DEDUP, forgetting=None)])
+    assert change.endswith("1 minute after their row, are forgotten by their own time or never")
+
+
+def test_an_aggregate_in_the_place_of_keys() -> None:
+    aggregate = _changed(keys=DEDUP.keys, time=None)
+    (change,) = differences([DEDUP], [aggregate])
+    assert change == "operator aggregate-0: its state was the keys that were seen, is merged aggregates"

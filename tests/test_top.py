@@ -205,6 +205,13 @@ def test_a_second_column_named_rank_is_refused(spark: SparkSession) -> None:
         rate(spark).withColumn("Rank", F.lit(1)).groupBy("k").top(3, by="value")
 
 
+def test_groups_of_several_sets_of_keys_are_refused(spark: SparkSession) -> None:
+    rows = rate(spark)
+    for groups in (rows.rollup("k"), rows.cube("k"), rows.groupBy("k").pivot("value", [1, 2])):
+        with pytest.raises(InvalidQuery, match="groupBy"):
+            groups.top(1, by="timestamp")
+
+
 def test_append_mode_is_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
     writer = rate(spark).groupBy("k").top(3, by="value").writeStream.outputMode("append").format("noop")
     with pytest.raises(InvalidQuery, match="update"):

@@ -125,7 +125,7 @@ class _Rows:
         wanted = list(by) if isinstance(by, (list, tuple)) else [by]
         if not wanted:
             raise InvalidQuery(f"{method}(...): name at least one column to order by")
-        keys, others = _columns(groups, frame)
+        keys, others = _columns(groups, frame, method)
         fields: list[Column] = []
         orders: list[Order] = []
         field_of: dict[str, str] = {}
@@ -165,9 +165,11 @@ class _Rows:
         return [F.col(row).getField(field).alias(name) for name, field in self.others.items()]
 
 
-def _columns(groups: GroupedData, frame: DataFrame) -> tuple[tuple[str, ...], list[str]]:
+def _columns(groups: GroupedData, frame: DataFrame, method: str) -> tuple[tuple[str, ...], list[str]]:
     """The names of the keys, and of the frame's columns that are none of them."""
     plan = groups.agg(F.count(F.lit(1)))._jdf.queryExecution().analyzed()
+    if kind(plan) != "Aggregate" or _has_grouping_sets(plan):
+        raise InvalidQuery(f"{method}(...) is for groupBy(...), not for rollup, cube, grouping sets or pivot")
     grouping = [key for key in items(plan.groupingExpressions()) if kind(key) == "AttributeReference"]
     others = []
     for attribute in items(frame._jdf.queryExecution().analyzed().output()):
@@ -175,6 +177,13 @@ def _columns(groups: GroupedData, frame: DataFrame) -> tuple[tuple[str, ...], li
             others.append(str(attribute.name()))
     keys = tuple(str(attribute.name()) for attribute in items(plan.output()))[:-1]
     return keys, others
+
+
+def _has_grouping_sets(aggregate: JavaObject) -> bool:
+    return any(
+        kind(key) == "AttributeReference" and str(key.name()) == "spark_grouping_id"
+        for key in items(aggregate.groupingExpressions())
+    )
 
 
 def _ordered(frame: DataFrame, column: str | Column, method: str) -> tuple[Column, Order]:
