@@ -445,6 +445,9 @@ impl Slice {
         if !self.is_complete() {
             self.load(keys, &order, epoch, running.counters)?;
         }
+        if self.table.is_empty() {
+            self.table.reserve(timers.len());
+        }
         let live = self.table.live();
         let mut times = timers.iter();
         self.table.probe(keys, &order, |table, at, found| {

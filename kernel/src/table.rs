@@ -274,6 +274,15 @@ impl Table {
         Ok(())
     }
 
+    /// Makes room for so many more entries at once.
+    pub fn reserve(&mut self, entries: usize) {
+        let slots = ((self.len() + entries) * 10 / 7 + 1).next_power_of_two();
+        if slots > self.slots.len() {
+            self.rebuild_slots(slots);
+        }
+        self.arena.reserve_exact(entries * self.stride);
+    }
+
     /// Adds an entry for a key that has none. `epoch`: that of the last batch that changed it.
     pub fn add(&mut self, row: Row<'_>, epoch: u32) -> Result<u32> {
         let id = u32::try_from(self.len())
