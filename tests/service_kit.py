@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond._kernel import BUCKETS, Combiner
-from millpond.semantics.operator import Aggregate, AggregateSpec, Column, OutputMode, Panes, Sessions
+from millpond._kernel import BUCKETS
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateSpec,
+    Column,
+    OperatorSpec,
+    OutputMode,
+    Panes,
+    SessionRowsSpec,
+    Sessions,
+)
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
     BatchTry,
@@ -23,7 +32,7 @@ from millpond.service.messages import (
 )
 from millpond.service.process import ServiceProcess
 from millpond.settings import Settings
-from millpond.state.layout import layout_of
+from millpond.state.opening import sorter_of
 from millpond.storage.collect import collect
 from millpond.storage.local import LocalStorage
 from millpond.storage.protocol import publish_commit
@@ -62,6 +71,22 @@ def sessions(timer_us: int = 10) -> AggregateSpec:
     )
 
 
+def session_rows(gap_us: int = 10) -> SessionRowsSpec:
+    """Key and value of every row, until its session ends."""
+    kept = [("k", pa.int64()), ("v", pa.int64())]
+    return SessionRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"),),
+        time=Sessions(2, 3, gap_us, gap_us, Column("session_window", "struct")),
+        input_ipc=pa.schema([*_INPUT, ("end", pa.int64())]).serialize().to_pybytes(),
+        output_ipc=pa.schema(kept + _BOUNDS).serialize().to_pybytes(),
+        key_columns=(0,),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="collect_list",
+    )
+
+
 class Driver(AbstractContextManager["Driver"]):
     """Owns the query in `directory` and a service process for it. A new one takes over where the last ended."""
 
@@ -69,13 +94,13 @@ class Driver(AbstractContextManager["Driver"]):
         self,
         directory: Path,
         *,
-        spec: AggregateSpec | None = None,
+        spec: OperatorSpec | None = None,
         shards: int = 2,
         mode: OutputMode = "update",
         **settings: int | float,
     ) -> None:
         self.storage = LocalStorage(directory)
-        self.spec = spec or counts()
+        self.spec: OperatorSpec = spec or counts()
         self.mode = mode
         self.settings = Settings(**settings)  # type: ignore[arg-type]
         self.starts = tuple(shard * BUCKETS // shards for shard in range(shards))
@@ -125,17 +150,17 @@ class Driver(AbstractContextManager["Driver"]):
 
     def stage(self, at: BatchTry, rows: Rows, *, task: int = 0, attempt: int = 0) -> Receipt:
         """What an ingest task does; the receipt is what it would return."""
-        layout = layout_of(self.spec)
-        combiner = Combiner(layout, list(self.starts), self.watermark_us if self.spec.time else None)
+        late_before_us = self.watermark_us if self.spec.time else None
+        sorter, staged_schema = sorter_of(self.spec, self.starts, late_before_us, None)
         schema = self.spec.input_schema
         columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
-        combiner.push(pa.record_batch(columns, schema=schema))
-        drained = combiner.drain()
-        self.client.stage(StageKey(at, 0, task, attempt), layout.encoded_schema, drained)
+        sorter.push(pa.record_batch(columns, schema=schema))
+        drained = sorter.drain()
+        self.client.stage(StageKey(at, 0, task, attempt), staged_schema, drained)
         staged = [0] * len(self.starts)
         for shard, encoded in drained:
             staged[shard] += encoded.num_rows
-        return Receipt(task, attempt, combiner.rows, combiner.late_rows, tuple(staged))
+        return Receipt(task, attempt, sorter.rows, sorter.late_rows, tuple(staged))
 
     def seal(
         self, at: BatchTry, receipts: Iterable[Receipt], watermark_us: int | None = None

@@ -358,6 +358,9 @@ impl RowStore {
         let mut used = used.into_iter();
         self.committed.retain(|_| used.next().unwrap_or(true));
         self.committed.append(&mut self.pending);
+        if self.sessions.is_empty() {
+            self.committed.clear();
+        }
         for run in &mut self.committed {
             run.live.entries -= run.taken.entries;
             run.live.bytes -= run.taken.bytes;

@@ -16,6 +16,7 @@ from millpond.semantics.operator import (
     KeyedTime,
     OperatorSpec,
     Panes,
+    SessionRowsSpec,
     Sessions,
     TimeSpec,
     WindowRowsSpec,
@@ -64,19 +65,25 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
             return _aggregate_changes(old, new)
         case WindowRowsSpec(), WindowRowsSpec():
             return _row_changes(old, new)
+        case SessionRowsSpec(), SessionRowsSpec():
+            return _row_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
 
 
-_KINDS: dict[type, str] = {AggregateSpec: "merged aggregates", WindowRowsSpec: "the rows of windows"}
+_KINDS: dict[type, str] = {
+    AggregateSpec: "merged aggregates",
+    WindowRowsSpec: "the rows of windows",
+    SessionRowsSpec: "the rows of sessions",
+}
 
 
-def _row_changes(old: WindowRowsSpec, new: WindowRowsSpec) -> list[str]:
+def _row_changes(old: WindowRowsSpec | SessionRowsSpec, new: WindowRowsSpec | SessionRowsSpec) -> list[str]:
     """What is computed on kept rows may change; the rows themselves may not."""
     before, after = (_kept_columns(spec) for spec in (old, new))
     return [] if before == after else [f"the kept columns were {before}, are {after}"]
 
 
-def _kept_columns(spec: WindowRowsSpec) -> str:
+def _kept_columns(spec: WindowRowsSpec | SessionRowsSpec) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in spec.kept)
 
 

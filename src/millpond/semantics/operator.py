@@ -20,6 +20,7 @@ __all__ = [
     "OperatorSpec",
     "OutputMode",
     "Panes",
+    "SessionRowsSpec",
     "Sessions",
     "TimeSpec",
     "WindowRowsSpec",
@@ -153,4 +154,19 @@ class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
     """What is computed on the rows."""
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec
+class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
+    """Rows that are kept as they are until their session ends; its gap is the same for all rows. It emits the kept
+    columns."""
+
+    time: Sessions
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    kept_columns: tuple[int, ...]
+    """Positions of what is kept, in the order in which it is emitted."""
+    kept: tuple[Column, ...]
+    """What is kept as the query names it; for messages and comparison."""
+    purpose: str
+    """What is computed on the rows."""
+
+
+OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec
