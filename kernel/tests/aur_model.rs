@@ -66,13 +66,12 @@ fn follows_the_model(shape: Shape, memory: usize, seed: u64) {
             shard.read_ahead(random.below(100) as f64 / 100.0);
         }
         if let Some((files, first, count, result)) = rewriting.take() {
-            // As the service does: the result counts if its inputs are still there, side by side.
+            // As the service does: what is left of the inputs is exchanged for the result.
             let inputs: &Vec<std::path::PathBuf> = &files;
+            let left = |file: &std::path::PathBuf| inputs[first..first + count].contains(file);
             let now = shard.files();
-            let at = now
-                .windows(count)
-                .position(|w| w == &inputs[first..first + count]);
-            if let Some(at) = at {
+            if let Some(at) = now.iter().position(left) {
+                let count = now.iter().filter(|file| left(file)).count();
                 shard.adopt(at, count, result);
             }
         } else if shard.runs() > 0 && random.below(3) == 0 {

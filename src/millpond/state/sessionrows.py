@@ -108,6 +108,11 @@ class SessionRowsShard(OperatorShard):
         runs = self._store.runs()[first : first + count]
         return lambda writer: self._store.rewrite(self.place.read_batch_ratio, runs, writer)
 
+    def replace(self, slice_: int, merged: Sequence[RunRef], ref: RunRef, path: str) -> bool:
+        # The oldest runs may have lost their last rows while they were rewritten, and be gone.
+        left = [old for old in self._committed.get(slice_, ()) if old in merged]
+        return bool(left) and super().replace(slice_, left, ref, path)
+
     def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:  # noqa: ARG002
         self._store.replace(first, count, self._open(path, ref))
         return True
