@@ -20,6 +20,7 @@ from millpond.semantics.operator import (
     OperatorSpec,
     OutputMode,
     Panes,
+    SessionRowsSpec,
     Sessions,
 )
 from millpond.service.client import ServiceClient
@@ -90,6 +91,22 @@ def first_rows(
         emitted_columns=(0, 1, 2),
         late_column=2 if timed or 2 in keys or forget_after_us is not None else None,
         forgetting=None if forget_after_us is None else Forgetting(2, forget_after_us, 10),
+    )
+
+
+def session_rows(gap_us: int = 10) -> SessionRowsSpec:
+    """Key and value of every row, until its session ends."""
+    kept = [("k", pa.int64()), ("v", pa.int64())]
+    return SessionRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"),),
+        time=Sessions(2, 3, gap_us, gap_us, Column("session_window", "struct")),
+        input_ipc=pa.schema([*_INPUT, ("end", pa.int64())]).serialize().to_pybytes(),
+        output_ipc=pa.schema(kept + _BOUNDS).serialize().to_pybytes(),
+        key_columns=(0,),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="collect_list",
     )
 
 

@@ -76,7 +76,7 @@ impl ByteColumn {
         self.rows == 0
     }
 
-    fn finish(self) -> Result<ArrayRef> {
+    pub(crate) fn finish(self) -> Result<ArrayRef> {
         let values = Buffer::from_vec(self.bytes);
         Ok(match self.width {
             Some(width) => {

@@ -274,7 +274,7 @@ impl Layout {
 }
 
 /// Arrow has trouble with fixed widths of zero, so those travel as binary too.
-fn bytes_type(width: Option<usize>) -> Result<DataType> {
+pub(crate) fn bytes_type(width: Option<usize>) -> Result<DataType> {
     match width {
         Some(width) if width > 0 => i32::try_from(width)
             .map(DataType::FixedSizeBinary)

@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod arena;
+pub mod aur;
 pub mod blob;
 pub mod codec;
 pub mod combiner;
@@ -21,6 +22,7 @@ pub mod merge;
 pub mod nexmark;
 pub mod pack;
 pub mod py;
+pub mod py_aur;
 pub mod py_nexmark;
 pub mod py_store;
 mod raw;
@@ -46,5 +48,6 @@ use pyo3::prelude::*;
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     py::register(module)?;
     py_store::register(module)?;
+    py_aur::register(module)?;
     py_nexmark::register(module)
 }

@@ -24,7 +24,7 @@ use crate::slice::Change;
 use crate::spent::in_files_ns;
 use crate::store::Store;
 
-fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     // A call that died half way leaves state nobody should build on.
     mutex.lock().map_err(|_: PoisonError<_>| {
         Error::invalid("an earlier call on this object failed half way")
@@ -33,7 +33,7 @@ fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
 
 #[pyclass(name = "PackWriter", module = "millpond._kernel", frozen)]
 pub struct PyPackWriter {
-    writer: Mutex<PackWriter>,
+    pub(crate) writer: Mutex<PackWriter>,
 }
 
 #[pymethods]

@@ -216,6 +216,90 @@ class Store:
         """Time spent so far on looking for keys in runs and on removal, calls to the file system left out."""
 
 @final
+class SessionRowsLayout:
+    """How rows that are kept for sessions lie in bytes. Kept columns that are keys are read back from the key."""
+
+    def __new__(
+        cls, input: pa.Schema, keys: list[int], kept: list[int], time: int, gap_us: int
+    ) -> SessionRowsLayout:
+        """`keys`, `kept`, `time`: positions in the input schema; the time is int64 microseconds."""
+    @property
+    def encoded_schema(self) -> pa.Schema:
+        """Time, key and value: the form in which rows travel between an ingest task and a store."""
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The kept columns, then start and end of the session as int64 microseconds."""
+
+@final
+class SessionRowsSorter:
+    """Encodes a task's rows for sessions and sorts them out by shard."""
+
+    def __new__(
+        cls, layout: SessionRowsLayout, shard_starts: list[int], late_before_us: int | None = None
+    ) -> SessionRowsSorter:
+        """Rows whose own session ends at or before `late_before_us` are counted as late and left out, rows without
+        a time are left out."""
+    def push(self, batch: pa.RecordBatch) -> None: ...
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+@final
+class SessionRowsRun:
+    """An immutable run of session rows inside a pack; of its index only a directory is in memory."""
+
+    @staticmethod
+    def open(layout: SessionRowsLayout, path: str, offset: int, length: int) -> SessionRowsRun: ...
+
+@final
+class SessionRowsStore:
+    """The append, unaligned read store of one operator in one shard: rows of sessions until those have closed.
+
+    One writer. `append` and `take_due` belong to the running batch until `commit` or `abort`. `read_ahead` and
+    `rewrite` may run beside it, on another thread.
+    """
+
+    def __new__(
+        cls, layout: SessionRowsLayout, first_bucket: int, end_bucket: int, memory_bytes: int
+    ) -> SessionRowsStore: ...
+    def restore(self, runs: list[SessionRowsRun]) -> None:
+        """Puts committed runs in place, oldest first: one scan of their index."""
+    def append(self, encoded: pa.RecordBatch) -> None: ...
+    def take_due(self, watermark_us: int, max_rows: int = ...) -> Iterator[pa.RecordBatch]:
+        """Takes the sessions that end at or before the watermark: their rows in the output schema, those of a session
+        together. Nothing can be appended after it in the same batch."""
+    @property
+    def rows(self) -> int:
+        """Rows of open sessions, as the running batch leaves them."""
+    @property
+    def dirty_bytes(self) -> int: ...
+    def flush(self, writer: PackWriter) -> tuple[int, int, int] | None:
+        """Writes what was appended and not taken, as (offset, length, rows)."""
+    def add_pending(self, run: SessionRowsRun) -> None:
+        """The run that was just flushed; it becomes committed or is forgotten with the batch."""
+    def runs_in_use(self) -> list[bool]:
+        """Which of the committed runs are needed after the running batch; its commit drops the others."""
+    def commit(self) -> None: ...
+    def abort(self) -> None:
+        """Forgets the running batch, by reading the index of the committed runs."""
+    def replace(self, first: int, count: int, run: SessionRowsRun) -> None:
+        """Puts a rewritten run in the place of the committed runs `first` to `first + count` (oldest is 0)."""
+    def runs(self) -> list[SessionRowsRun]: ...
+    def run_uses(self) -> list[tuple[int, int]]:
+        """(live bytes, all bytes) of the committed runs, oldest first."""
+    def read_ahead(self, ratio: float) -> None:
+        """Reads this share of the open sessions into memory, those that close next."""
+    def rewrite(self, ratio: float, runs: list[SessionRowsRun], writer: PackWriter) -> tuple[int, int, int]:
+        """Writes what is alive of the runs as one and reads ahead in the same scan; gives (offset, length, rows)."""
+    def stats(self) -> dict[str, int]:
+        """rows, sessions, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, read_ahead, read_ahead_hits,
+        read_ahead_evicted, index_scans, read_bytes, taken_bytes, rewritten_bytes."""
+
+@final
 class Nexmark:
     """NEXMark's events, equal to Apache Beam's. An event follows from its number and the arguments alone."""
 

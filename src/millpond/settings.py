@@ -26,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     staging_bytes: int = 256 << 20
     max_space_amplification: float = 1.5
     max_runs: int = 8
+    read_batch_ratio: float = 0.02
     keep_versions: int = 2
     batch_tries: int = 4
     rows_per_task: int = 100_000
@@ -147,6 +148,13 @@ SETTINGS: tuple[Setting, ...] = (
         meaning="runs of one table; above it, the newest are merged",
         kind="count",
         least=2,
+    ),
+    Setting(
+        field="read_batch_ratio",
+        name="millpond.read.batchRatio",
+        meaning="share of the open sessions whose rows are read ahead between batches, those that close next",
+        kind="ratio",
+        least=0,
     ),
     Setting(
         field="keep_versions",

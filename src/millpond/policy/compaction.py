@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Limits", "Merge", "PackUse", "Rest", "SliceView", "decide", "decide_rewrite"]
+__all__ = ["Limits", "Merge", "PackUse", "Rest", "SliceView", "decide", "decide_log", "decide_rewrite"]
 
 _TIER_RATIO = 2
 """An older run joins a merge if it is at most so many times as large as all newer ones together."""
@@ -46,7 +46,7 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class PackUse(msgspec.Struct, frozen=True):
-    """How many bytes of a pack the state still points at, and how many the pack has."""
+    """How many bytes of a pack, or of a run of a log, the state still points at, and how many it has."""
 
     live_bytes: int
     total_bytes: int
@@ -65,6 +65,20 @@ def decide(view: SliceView, limits: Limits) -> Merge | Rest:
         count = max(_tier(view.run_bytes), runs - limits.max_runs + 1)
         return Merge(runs - count, count)
     return Rest()
+
+
+def decide_log(runs: tuple[PackUse, ...], limits: Limits) -> Merge | Rest:
+    """What of a log to write anew: its oldest runs have lost the most, so as few of them as keep the bounds."""
+    total_bytes = sum(use.total_bytes for use in runs)
+    live_bytes = sum(use.live_bytes for use in runs)
+    allowed_bytes = max(limits.max_space_amplification * live_bytes, limits.small_bytes)
+    if total_bytes > allowed_bytes:
+        for count, use in enumerate(runs, start=1):
+            total_bytes -= use.total_bytes - use.live_bytes
+            if total_bytes <= allowed_bytes:
+                return Merge(0, count)
+        return Merge(0, len(runs))
+    return decide(SliceView(tuple(use.total_bytes for use in runs), total_bytes), limits)
 
 
 def decide_rewrite(packs: Mapping[str, PackUse], limits: Limits) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from millpond.semantics.operator import (
     KeyedTime,
     OperatorSpec,
     Panes,
+    SessionRowsSpec,
     Sessions,
     TimeSpec,
     WindowRowsSpec,
@@ -67,6 +68,8 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
             return _row_changes(old, new)
         case DedupSpec(), DedupSpec():
             return _forgetting_changes(old, new)
+        case SessionRowsSpec(), SessionRowsSpec():
+            return _row_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
 
 
@@ -74,6 +77,7 @@ _KINDS: dict[type, str] = {
     AggregateSpec: "merged aggregates",
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
+    SessionRowsSpec: "the rows of sessions",
 }
 
 
@@ -89,13 +93,13 @@ def _after(delay_us: int | None) -> str:
     return "by their own time or never" if delay_us is None else f"{_duration(delay_us)} after their row"
 
 
-def _row_changes(old: WindowRowsSpec, new: WindowRowsSpec) -> list[str]:
+def _row_changes(old: WindowRowsSpec | SessionRowsSpec, new: WindowRowsSpec | SessionRowsSpec) -> list[str]:
     """What is computed on kept rows may change; the rows themselves may not."""
     before, after = (_kept_columns(spec) for spec in (old, new))
     return [] if before == after else [f"the kept columns were {before}, are {after}"]
 
 
-def _kept_columns(spec: WindowRowsSpec) -> str:
+def _kept_columns(spec: WindowRowsSpec | SessionRowsSpec) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in spec.kept)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Order",
     "OutputMode",
     "Panes",
+    "SessionRowsSpec",
     "Sessions",
     "TimeSpec",
     "Top",
@@ -203,4 +204,19 @@ class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
         return self.late_column is not None
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec | DedupSpec
+class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
+    """Rows that are kept as they are until their session ends; its gap is the same for all rows. It emits the kept
+    columns."""
+
+    time: Sessions
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    kept_columns: tuple[int, ...]
+    """Positions of what is kept, in the order in which it is emitted."""
+    kept: tuple[Column, ...]
+    """What is kept as the query names it; for messages and comparison."""
+    purpose: str
+    """What is computed on the rows."""
+
+
+OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec | DedupSpec

@@ -56,9 +56,12 @@ class Compactor:
     def idle(self) -> bool:
         return self._thread is None or not self._thread.is_alive()
 
-    def start(self, decided: Sequence[Compaction]) -> None:
-        if decided:
-            self._thread = threading.Thread(target=self._run, args=(decided,), name="compactor", daemon=True)
+    def start(self, decided: Sequence[Compaction], reads: Sequence[Callable[[], None]] = ()) -> None:
+        """`reads`: what is read ahead for the next batch, and so comes first."""
+        if decided or reads:
+            self._thread = threading.Thread(
+                target=self._run, args=(decided, reads), name="compactor", daemon=True
+            )
             self._thread.start()
 
     def collect(self) -> list[Compacted]:
@@ -79,10 +82,13 @@ class Compactor:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, decided: Sequence[Compaction]) -> None:
+    def _run(self, decided: Sequence[Compaction], reads: Sequence[Callable[[], None]]) -> None:
         if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
+            for read in reads:
+                if not self._stopping:
+                    read()
             for compaction in decided:
                 if self._stopping:
                     return

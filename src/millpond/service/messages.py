@@ -117,6 +117,14 @@ class StatsReply(msgspec.Struct, frozen=True):
     block_reads: int = 0
     false_positives: int = 0
     read_bytes: int = 0
+    taken_bytes: int = 0
+    """Bytes of rows that were given out from files; `read_bytes` for each of them is the read amplification."""
+    index_scans: int = 0
+    read_ahead: int = 0
+    """Sessions read ahead; those of them that closed before they grew; those that grew first."""
+    read_ahead_hits: int = 0
+    read_ahead_evicted: int = 0
+    rewritten_bytes: int = 0
 
 
 class CommitReply(msgspec.Struct, frozen=True):

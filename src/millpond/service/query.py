@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from millpond._kernel import BUCKETS, PackWriter
 from millpond.errors import Conflict, InternalError
-from millpond.policy.compaction import Limits, Merge, PackUse, SliceView, decide, decide_rewrite
+from millpond.policy.compaction import Limits, Merge, PackUse, decide_rewrite
 from millpond.service.compactor import Compaction, Compactor
 from millpond.service.messages import (
     BatchTry,
@@ -82,9 +82,10 @@ class ServedQuery:
         starts = (*request.shard_starts, BUCKETS)
         shards = len(request.shard_starts)
         memory = request.settings.memory_bytes // (shards * len(request.operators))
+        ratio = request.settings.read_batch_ratio
         return [
             [
-                open_shard(Place(operator, shard, starts[shard], starts[shard + 1], memory), spec)
+                open_shard(Place(operator, shard, starts[shard], starts[shard + 1], memory, ratio), spec)
                 for shard in range(shards)
             ]
             for operator, spec in enumerate(request.operators)
@@ -255,7 +256,17 @@ class ServedQuery:
             if not spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
                 with self._naming:
                     self._unreferenced.discard(done.output.pack)
-        self._compactor.start(self._due_compactions())
+        due = self._due_compactions()
+        # A store whose runs are rewritten reads ahead in the same scan.
+        rewritten = {id(compaction.store) for compaction in due}
+        self._compactor.start(
+            due,
+            [
+                store.read_ahead
+                for store in itertools.chain.from_iterable(self._stores)
+                if store.reads_ahead and id(store) not in rewritten
+            ],
+        )
         return cpu_ns
 
     def _due_compactions(self) -> list[Compaction]:
@@ -265,8 +276,7 @@ class ServedQuery:
         due = []
         for store in itertools.chain.from_iterable(self._stores):
             for slice_, refs in store.committed_runs().items():
-                view = SliceView(tuple(ref.length for ref in refs), store.live_bytes(slice_))
-                match decide(view, limits):
+                match store.due_merge(slice_, limits):
                     case Merge(first=first, count=count):
                         due.append(_compaction(store, slice_, refs, first, count))
         # Merges free packs themselves; only when none is due are packs worth a look that little of is used.

@@ -14,6 +14,7 @@ from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
 from millpond.spark.schemas import ArrowSettings
+from millpond.spark.session_rows import SessionRowsDraft
 from millpond.spark.top import marked_top
 from millpond.spark.window_rows import WindowRowsDraft, window_join
 from millpond.spark.windows import is_session_window, watermarked_key
@@ -47,6 +48,9 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
         if output_mode == "append" and _in_windows(grouping) and not _all_mergeable(catalyst, node):
             columns = [*grouping, *items(node.aggregateExpressions())]
             return WindowRowsDraft(catalyst, node, grouping, columns, _functions(catalyst, node))
+        in_sessions = any(is_session_window(key) for key in grouping)
+        if output_mode == "append" and in_sessions and not _all_mergeable(catalyst, node):
+            return SessionRowsDraft(catalyst, node, _functions(catalyst, node))
         return AggregateDraft(catalyst, node, output_mode)
     if name in DEDUPLICATING:
         return DedupDraft(catalyst, node)

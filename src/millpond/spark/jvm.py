@@ -255,6 +255,11 @@ class Catalyst:
         """The rows of all plans, whose columns correspond by position."""
         return self._class("org.apache.spark.sql.catalyst.plans.logical.Union")(self.seq(plans), False, False)
 
+    def aggregate(self, grouping: JavaObject, results: JavaObject, child: JavaObject) -> JavaObject:
+        """`grouping`, `results`: Scala sequences of expressions."""
+        plans = self._class("org.apache.spark.sql.catalyst.plans.logical")
+        return plans.Aggregate(grouping, results, child, self.some(None))
+
     @cached_property
     def _repartition(self) -> Any:
         return self._class("org.apache.spark.sql.catalyst.plans.logical.Repartition")

@@ -15,6 +15,7 @@ from millpond.spark.drafts import Draft, draft_of, drafts_of_join
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Hole, Inner, Part, Whole, inner, split_children
+from millpond.spark.session_rows import SessionRowsDraft
 
 __all__ = ["Stage", "Taken", "take_apart"]
 
@@ -77,6 +78,8 @@ class _Splitter:
         draft = draft_of(self._catalyst, node, self._mode)
         if draft is not None:
             hole = self._stage(draft)
+            if isinstance(draft, SessionRowsDraft):
+                node = draft.node
             return Inner(node, (hole,)) if draft.keeps_node else hole
         streaming = [child for child in items(node.children()) if child.isStreaming()]
         if len(streaming) > 1 and kind(node) not in _SIDE_BY_SIDE:

@@ -6,13 +6,20 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millpond._kernel import Combiner
-from millpond.semantics.operator import AggregateSpec, DedupSpec, OperatorSpec, WindowRowsSpec
+from millpond._kernel import Combiner, SessionRowsSorter
+from millpond.semantics.operator import (
+    AggregateSpec,
+    DedupSpec,
+    OperatorSpec,
+    SessionRowsSpec,
+    WindowRowsSpec,
+)
 from millpond.state.dedup import DedupShard, FirstRows
 from millpond.state.layout import layout_of
 from millpond.state.merged import MergedShard
 from millpond.state.routing import RowRouter
 from millpond.state.rowlog import RowLogShard
+from millpond.state.sessionrows import SessionRowsShard, session_rows_layout
 from millpond.state.shard import OperatorShard, Place
 
 __all__ = ["Sorter", "open_shard", "sorter_of"]
@@ -40,6 +47,8 @@ def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
             return RowLogShard(place, spec)
         case DedupSpec():
             return DedupShard(place, spec)
+        case SessionRowsSpec():
+            return SessionRowsShard(place, spec)
 
 
 def sorter_of(
@@ -57,3 +66,6 @@ def sorter_of(
         case DedupSpec():
             first = FirstRows(spec, shard_starts, late_before_us)
             return first, first.schema
+        case SessionRowsSpec():
+            rows = session_rows_layout(spec)
+            return SessionRowsSorter(rows, list(shard_starts), late_before_us), rows.encoded_schema

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from millpond._kernel import PackWriter
-from millpond.errors import InvalidQuery
+from millpond.errors import InternalError, InvalidQuery
+from millpond.policy.compaction import Limits, Rest, SliceView, decide
+from millpond.policy.compaction import Merge as DueMerge
 from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.state.trace import Access
 from millpond.storage.manifest import RunRef, SliceState, StoreState
@@ -32,6 +34,8 @@ class Place(NamedTuple):
     first_bucket: int
     end_bucket: int
     memory_bytes: int
+    read_batch_ratio: float = 0.0
+    """Share of what waits that may be read ahead, where a store knows what is read next."""
 
 
 class FlushedRun(NamedTuple):
@@ -46,6 +50,9 @@ class FlushedRun(NamedTuple):
 class OperatorShard(ABC):
     """What a service asks of a store. `apply` and what `fire` removes belong to the running batch until `commit` or
     `abort`."""
+
+    reads_ahead: ClassVar[bool] = False
+    """Whether `read_ahead` does anything."""
 
     def __init__(self, place: Place, spec: OperatorSpec) -> None:
         self.place = place
@@ -128,6 +135,15 @@ class OperatorShard(ABC):
             f"{self.spec.name}: a trace holds what is merged into groups, and this operator keeps rows. Record a "
             "query that only aggregates"
         )
+
+    def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
+        """Which of the slice's committed runs to write anew."""
+        refs = self._committed[slice_]
+        return decide(SliceView(tuple(ref.length for ref in refs), self.live_bytes(slice_)), limits)
+
+    def read_ahead(self) -> None:
+        """Reads what will be asked for next. It runs beside batches, on another thread."""
+        raise InternalError(f"{self.spec.name}: its state is not read in an order that is known before")
 
     # What is the same for all
 

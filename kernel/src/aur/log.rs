@@ -1,0 +1,224 @@
+//! An open run of session rows: its directory in memory, index and rows on disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::aur::layout::RowsLayout;
+use crate::aur::log_format::{
+    BLOCK_LINE_BYTES, BlockLine, BlockReader, Entry, FOOTER_BYTES, Footer, HEADER_BYTES,
+    check_header, data_checksum,
+};
+use crate::error::{Error, Result};
+use crate::pack::{PackFile, PackWriter};
+
+/// Ranges that are less far apart are read together.
+const READ_GAP: u64 = 16 << 10;
+/// Index blocks that are read together.
+const SCAN_BYTES: u64 = 1 << 20;
+
+pub struct LogRun {
+    file: Arc<PackFile>,
+    name: String,
+    offset: u64,
+    footer: Footer,
+    directory: Vec<BlockLine>,
+    key_width: Option<usize>,
+}
+
+/// Some rows of a run: where they are, and their checksum.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    pub offset: u64,
+    pub length: u32,
+    pub checksum: u32,
+}
+
+impl LogRun {
+    pub fn open(layout: &RowsLayout, path: &Path, offset: u64, length: u64) -> Result<Self> {
+        let file = PackFile::open(path)?;
+        let name = format!("{} (session rows at byte {offset})", file.name());
+        if length < (HEADER_BYTES + FOOTER_BYTES) as u64 || !file.has_range(offset, length) {
+            let what = format!("{length} bytes of session rows can't lie here");
+            return Err(Error::damaged(name, what));
+        }
+        let mut header = [0; HEADER_BYTES];
+        file.read(offset, &mut header)?;
+        check_header(&name, &header, layout.fingerprint())?;
+        let footer_offset = length - FOOTER_BYTES as u64;
+        let mut footer = [0; FOOTER_BYTES];
+        file.read(offset + footer_offset, &mut footer)?;
+        let footer = Footer::read(&name, &footer)?;
+        if footer.length != length || footer.header_checksum != xxh3_64(&header) {
+            return Err(Error::damaged(
+                name,
+                "header and footer do not belong together",
+            ));
+        }
+        if footer.index_offset < HEADER_BYTES as u64
+            || footer.directory_offset < footer.index_offset
+            || footer_offset < footer.directory_offset
+        {
+            return Err(Error::damaged(name, "its parts are out of order"));
+        }
+        let mut bytes = vec![0; (footer_offset - footer.directory_offset) as usize];
+        file.read(offset + footer.directory_offset, &mut bytes)?;
+        if xxh3_64(&bytes) != footer.directory_checksum {
+            return Err(Error::damaged(
+                name,
+                "the directory does not match its checksum",
+            ));
+        }
+        let directory: Vec<_> = bytes
+            .chunks_exact(BLOCK_LINE_BYTES)
+            .map(BlockLine::read)
+            .collect();
+        let mut expected = footer.index_offset;
+        for line in &directory {
+            if line.offset != expected {
+                return Err(Error::damaged(name, "the index has a hole"));
+            }
+            expected += u64::from(line.length);
+        }
+        if expected != footer.directory_offset {
+            return Err(Error::damaged(name, "the index has another length"));
+        }
+        Ok(Self {
+            file,
+            name,
+            offset,
+            footer,
+            directory,
+            key_width: layout.key_width(),
+        })
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.footer.rows
+    }
+
+    pub fn length(&self) -> u64 {
+        self.footer.length
+    }
+
+    pub fn entries(&self) -> u64 {
+        self.footer.entries
+    }
+
+    pub fn given_out(&self) -> i64 {
+        self.footer.given_out
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.directory.len()
+    }
+
+    /// Blocks from the first on that can hold a window whose ETT is not after the watermark.
+    pub fn blocks_until(&self, watermark: i64) -> usize {
+        self.directory
+            .partition_point(|line| line.first_ett <= watermark)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.directory.capacity() * size_of::<BlockLine>()
+    }
+
+    /// Bytes of an entry in the index, on average.
+    pub fn entry_bytes(&self) -> u64 {
+        let index = self.footer.directory_offset - self.footer.index_offset;
+        index / self.footer.entries.max(1)
+    }
+
+    /// Reads blocks of the index, in order, and calls `visit` with the number of the block and each entry. Returns the
+    /// bytes that were read.
+    pub fn scan(
+        &self,
+        blocks: &[usize],
+        mut visit: impl FnMut(usize, &Entry, &[u8]) -> Result<()>,
+    ) -> Result<u64> {
+        let mut read = 0;
+        let mut at = 0;
+        let mut bytes = Vec::new();
+        while at < blocks.len() {
+            let first = &self.directory[blocks[at]];
+            let mut end = at + 1;
+            let mut length = u64::from(first.length);
+            // Blocks that follow one another are one read.
+            while end < blocks.len() && blocks[end] == blocks[end - 1] + 1 && length < SCAN_BYTES {
+                length += u64::from(self.directory[blocks[end]].length);
+                end += 1;
+            }
+            bytes.resize(length as usize, 0);
+            self.file.read(self.offset + first.offset, &mut bytes)?;
+            read += length;
+            for block in &blocks[at..end] {
+                let line = &self.directory[*block];
+                let start = (line.offset - first.offset) as usize;
+                let block_bytes = &bytes[start..start + line.length as usize];
+                if xxh3_64(block_bytes) != line.checksum {
+                    return Err(self.damaged("a block of the index does not match its checksum"));
+                }
+                for entry in BlockReader::new(block_bytes, line, self.key_width) {
+                    let (entry, key) =
+                        entry.ok_or_else(|| self.damaged("an index entry can't be read"))?;
+                    let end = entry.offset.checked_add(u64::from(entry.length));
+                    if entry.offset < HEADER_BYTES as u64
+                        || end.is_none_or(|end| end > self.footer.index_offset)
+                    {
+                        return Err(self.damaged("an index entry points beyond the rows"));
+                    }
+                    visit(*block, &entry, key)?;
+                }
+            }
+            at = end;
+        }
+        Ok(read)
+    }
+
+    /// Reads ranges, given in order of offset, and calls `visit` with the number of each and its bytes. Neighbours are
+    /// read together. Returns the bytes that were read.
+    pub fn read(
+        &self,
+        ranges: &[Range],
+        mut visit: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<u64> {
+        let mut read = 0;
+        let mut at = 0;
+        let mut bytes = Vec::new();
+        while at < ranges.len() {
+            let start = ranges[at].offset;
+            let mut stop = start + u64::from(ranges[at].length);
+            let mut end = at + 1;
+            while end < ranges.len()
+                && ranges[end].offset <= stop + READ_GAP
+                && stop - start < 8 * SCAN_BYTES
+            {
+                stop = stop.max(ranges[end].offset + u64::from(ranges[end].length));
+                end += 1;
+            }
+            bytes.resize((stop - start) as usize, 0);
+            self.file.read(self.offset + start, &mut bytes)?;
+            read += stop - start;
+            for (number, range) in ranges.iter().enumerate().take(end).skip(at) {
+                let from = (range.offset - start) as usize;
+                let piece = &bytes[from..from + range.length as usize];
+                if data_checksum(piece) != range.checksum {
+                    return Err(self.damaged("rows do not match their checksum"));
+                }
+                visit(number, piece)?;
+            }
+            at = end;
+        }
+        Ok(read)
+    }
+
+    /// Moves a range of the run's bytes behind what is written, without looking at it.
+    pub fn copy_to(&self, writer: &mut PackWriter, offset: u64, length: u64) -> Result<()> {
+        writer.copy(&self.file, self.offset + offset, length)
+    }
+
+    pub fn damaged(&self, what: &str) -> Error {
+        Error::damaged(&self.name, what)
+    }
+}

@@ -1,0 +1,148 @@
+//! The table of sessions from the index of committed runs, in one scan.
+//!
+//! Rows of a key belong together where they touch, unless the earlier ones had been given out before the later ones came:
+//! every entry says up to when sessions had been given out before its rows, and the newest run what has been since.
+
+use std::sync::Arc;
+
+use crate::aur::log::LogRun;
+use crate::aur::store::{Extent, HeldRun, RowStore};
+use crate::error::{Error, Result};
+use crate::hash::hash_key;
+
+/// An index entry.
+struct Fragment {
+    /// The first session of its key; those that follow hang on it.
+    head: u32,
+    given_out: i64,
+    first: i64,
+    last: i64,
+    rows: u32,
+    run: u32,
+    bytes: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    start: i64,
+    last: i64,
+    pieces: u32,
+}
+
+impl RowStore {
+    /// Puts committed runs in place, oldest first.
+    pub fn restore(&mut self, runs: Vec<Arc<LogRun>>) -> Result<()> {
+        if !self.committed.is_empty() || !self.sessions.is_empty() {
+            return Err(Error::invalid("the store holds rows already"));
+        }
+        self.load(runs)
+    }
+
+    pub(crate) fn load(&mut self, runs: Vec<Arc<LogRun>>) -> Result<()> {
+        self.version += 1;
+        self.reset();
+        for log in runs {
+            let id = self.new_run_id();
+            self.given_out = self.given_out.max(log.given_out());
+            self.committed
+                .push(HeldRun::new(id, log, Extent::default()));
+        }
+        self.given_out_before = self.given_out;
+        let mut fragments = self.fragments()?;
+        fragments.sort_unstable_by_key(|f| (f.head, f.given_out, f.first));
+        for of_key in fragments.chunk_by(|a, b| a.head == b.head) {
+            self.revive(of_key);
+        }
+        Ok(())
+    }
+
+    /// All index entries of this shard's keys, each key with a session of its own in the table.
+    fn fragments(&mut self) -> Result<Vec<Fragment>> {
+        let mut fragments = Vec::new();
+        let (sessions, range) = (&mut self.sessions, self.range);
+        for (number, run) in self.committed.iter().enumerate() {
+            let blocks: Vec<usize> = (0..run.log.blocks()).collect();
+            let read = run.log.scan(&blocks, |_, entry, key| {
+                let hash = hash_key(key);
+                if !range.holds(hash) {
+                    return Ok(());
+                }
+                if !sessions.has_room(1) {
+                    return Err(Error::invalid("too many sessions in one shard"));
+                }
+                let head = match sessions.first_of(hash, key) {
+                    Some(head) => head,
+                    None => sessions.insert(hash, key, entry.first, entry.last),
+                };
+                fragments.push(Fragment {
+                    head,
+                    given_out: entry.given_out,
+                    first: entry.first,
+                    last: entry.last,
+                    rows: entry.rows,
+                    run: number as u32,
+                    bytes: entry.length,
+                });
+                Ok(())
+            })?;
+            self.counters.read_bytes += read;
+        }
+        Ok(fragments)
+    }
+
+    /// The open sessions of one key, from all its entries in the order in which they came.
+    fn revive(&mut self, fragments: &[Fragment]) {
+        let gap = self.layout.gap();
+        let open_after = |span: &Span, time: i64| span.last.saturating_add(gap) > time;
+        let mut spans: Vec<Span> = Vec::new();
+        for fragment in fragments {
+            spans.retain(|span| open_after(span, fragment.given_out));
+            let mut whole = Span {
+                start: fragment.first,
+                last: fragment.last,
+                pieces: 1,
+            };
+            // What it joins may in turn touch others.
+            while let Some(i) = spans.iter().position(|span| {
+                span.start <= whole.last.saturating_add(gap)
+                    && whole.start <= span.last.saturating_add(gap)
+            }) {
+                let span = spans.swap_remove(i);
+                whole.start = whole.start.min(span.start);
+                whole.last = whole.last.max(span.last);
+                whole.pieces += span.pieces;
+            }
+            spans.push(whole);
+        }
+        spans.retain(|span| open_after(span, self.given_out));
+        for fragment in fragments {
+            let alive = spans
+                .iter()
+                .any(|span| span.start <= fragment.first && fragment.first <= span.last);
+            if alive {
+                self.committed[fragment.run as usize]
+                    .live
+                    .add(u64::from(fragment.bytes));
+                self.rows += u64::from(fragment.rows);
+            }
+        }
+        let Some(head) = fragments.first().map(|fragment| fragment.head) else {
+            return;
+        };
+        let mut slots = vec![head];
+        for span in &spans[1.min(spans.len())..] {
+            let key = self.sessions.key(head).to_vec();
+            slots.push(self.sessions.chain(head, &key, span.start, span.last));
+        }
+        for (slot, span) in slots.iter().zip(&spans) {
+            let session = self.sessions.get_mut(*slot);
+            session.start = span.start;
+            session.last = span.last;
+            session.pieces = span.pieces;
+            self.sessions.enqueue(*slot);
+        }
+        if spans.is_empty() {
+            self.sessions.discard(head);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Beside the batches: the sessions that close next are read ahead, and runs of which much is dead are written anew. Both
+//! look at the index, so one scan serves both.
+//!
+//! The store is locked for short steps only. What a running batch does meanwhile can only add to what is alive, until it
+//! is committed: rows that were alive at any step are moved, those that die later are dropped by the next rewrite.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::aur::ahead::Piece;
+use crate::aur::log::{LogRun, Range};
+use crate::aur::log_format::Entry;
+use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
+use crate::aur::sessions::{NONE, State};
+use crate::aur::store::RowStore;
+use crate::error::{Error, Result};
+use crate::hash::hash_key;
+use crate::pack::PackWriter;
+
+/// Index blocks that are looked at before the store is unlocked for a moment.
+const STEP_BLOCKS: usize = 64;
+/// A range of rows that is moved without being looked at; smaller ones are read and written together.
+const COPY_BYTES: u64 = 64 << 10;
+
+fn lock(store: &Mutex<RowStore>) -> Result<MutexGuard<'_, RowStore>> {
+    store
+        .lock()
+        .map_err(|_| Error::invalid("an earlier call on this store failed half way"))
+}
+
+/// A session to be read ahead, as it was when it was chosen.
+struct Wanted {
+    slot: u32,
+    key: Box<[u8]>,
+    start: i64,
+    last: i64,
+    pieces: u32,
+    found: Vec<(u32, Entry)>,
+}
+
+/// An index entry that moves to another run.
+struct Moved {
+    ett: i64,
+    input: usize,
+    entry: Entry,
+    key: (usize, usize),
+}
+
+/// Reads ahead the given share of the open sessions, those that close next, and rewrites the named runs, if any, into
+/// `target`: (first, count) of the committed ones.
+pub fn maintain(
+    store: &Mutex<RowStore>,
+    ratio: f64,
+    inputs: &[Arc<LogRun>],
+    target: Option<&mut PackWriter>,
+) -> Result<Option<LogExtent>> {
+    let (mut wanted, until, version) = choose(&mut *lock(store)?, ratio);
+    let runs: Vec<(u32, Arc<LogRun>)> = {
+        let store = lock(store)?;
+        let runs = store.committed.iter();
+        runs.map(|run| (run.id, Arc::clone(&run.log))).collect()
+    };
+    let mut moved = Vec::new();
+    let mut keys = Vec::new();
+    for (id, log) in &runs {
+        let input = inputs.iter().position(|input| Arc::ptr_eq(input, log));
+        let last = match (input, wanted.is_empty()) {
+            (Some(_), _) => log.blocks(),
+            (None, false) => log.blocks_until(until),
+            (None, true) => 0,
+        };
+        let blocks: Vec<usize> = (0..last).collect();
+        for step in blocks.chunks(STEP_BLOCKS) {
+            let mut store = lock(store)?;
+            if store.version != version {
+                // The batch that has begun needs the sessions as they are now.
+                wanted.clear();
+            }
+            let mut read = 0;
+            {
+                let store = &*store;
+                let dead = store.committed.iter().find(|run| run.id == *id);
+                let step: Vec<usize> = step
+                    .iter()
+                    .filter(|block| dead.is_none_or(|run| !run.dead[**block]))
+                    .copied()
+                    .collect();
+                read += log.scan(&step, |_, entry, key| {
+                    let Some(slot) = store.sessions.find(hash_key(key), key, entry.first) else {
+                        return Ok(());
+                    };
+                    if let Some(window) = wanted.get_mut(&slot) {
+                        window.found.push((*id, *entry));
+                    }
+                    if let Some(input) = input {
+                        moved.push(Moved {
+                            ett: store.sessions.end(slot),
+                            input,
+                            entry: *entry,
+                            key: (keys.len(), key.len()),
+                        });
+                        keys.extend_from_slice(key);
+                    }
+                    Ok(())
+                })?;
+            }
+            store.counters.read_bytes += read;
+        }
+    }
+    read_ahead(store, &runs, wanted, version)?;
+    match target {
+        Some(writer) => {
+            let layout = Arc::clone(lock(store)?.layout());
+            let index = IndexWriter::new(layout.key_width());
+            let fingerprint = layout.fingerprint();
+            write(inputs, moved, &keys, index, fingerprint, writer).map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+/// The sessions to read ahead by slot, the largest ETT among the nearest, and the version of the store.
+fn choose(store: &mut RowStore, ratio: f64) -> (HashMap<u32, Wanted>, i64, u64) {
+    let count = (store.sessions.len() as f64 * ratio).ceil() as usize;
+    let nearest = match store.taken.is_empty() {
+        true => store.sessions.nearest(count.min(store.sessions.len())),
+        // The batch has already given out what is due.
+        false => Vec::new(),
+    };
+    let until = nearest.iter().map(|slot| store.sessions.end(*slot)).max();
+    let mut wanted = HashMap::new();
+    for slot in nearest {
+        let session = store.sessions.get(slot);
+        if session.pieces > 0 && session.mark == NONE && session.buffer == NONE {
+            wanted.insert(
+                slot,
+                Wanted {
+                    slot,
+                    key: store.sessions.key(slot).into(),
+                    start: session.start,
+                    last: session.last,
+                    pieces: session.pieces,
+                    found: Vec::new(),
+                },
+            );
+        }
+    }
+    (wanted, until.unwrap_or(i64::MIN), store.version)
+}
+
+/// Reads what was found of the wanted sessions, as far as the memory allows, and leaves it with the store.
+fn read_ahead(
+    store: &Mutex<RowStore>,
+    runs: &[(u32, Arc<LogRun>)],
+    wanted: HashMap<u32, Wanted>,
+    version: u64,
+) -> Result<()> {
+    let mut wanted: Vec<Wanted> = wanted
+        .into_values()
+        .filter(|window| window.found.len() == window.pieces as usize)
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    wanted.sort_unstable_by_key(|window| window.last);
+    let mut room = {
+        let store = lock(store)?;
+        store.memory_limit().saturating_sub(store.memory_bytes())
+    };
+    wanted.retain(|window| {
+        let rows: usize = window.found.iter().map(|(_, e)| e.length as usize).sum();
+        let bytes = rows + window.found.len() * size_of::<Piece>() + size_of::<Wanted>();
+        let fits = room >= bytes;
+        room = if fits { room - bytes } else { 0 };
+        fits
+    });
+    let mut pieces: Vec<Vec<Piece>> = wanted.iter().map(|_| Vec::new()).collect();
+    let mut read = 0;
+    for (id, log) in runs {
+        let mut ranges: Vec<(Range, u32, usize)> = Vec::new();
+        for (number, window) in wanted.iter().enumerate() {
+            for (_, entry) in window.found.iter().filter(|(run, _)| run == id) {
+                let range = Range {
+                    offset: entry.offset,
+                    length: entry.length,
+                    checksum: entry.checksum,
+                };
+                ranges.push((range, entry.rows, number));
+            }
+        }
+        ranges.sort_unstable_by_key(|(range, ..)| range.offset);
+        let places: Vec<Range> = ranges.iter().map(|(range, ..)| *range).collect();
+        read += log.read(&places, |i, bytes| {
+            let (range, rows, number) = ranges[i];
+            pieces[number].push(Piece {
+                run: *id,
+                order: range.offset,
+                rows,
+                bytes: bytes.into(),
+            });
+            Ok(())
+        })?;
+    }
+    let mut store = lock(store)?;
+    store.counters.read_bytes += read;
+    let same = store.version == version;
+    let present = |store: &RowStore, id: u32| store.committed.iter().any(|run| run.id == id);
+    for (window, pieces) in wanted.into_iter().zip(pieces) {
+        let slot = window.slot;
+        let still = same
+            || store
+                .sessions
+                .find(hash_key(&window.key), &window.key, window.start)
+                == Some(slot);
+        let session = store.sessions.get(slot);
+        let unchanged = still
+            && session.state == State::Open
+            && session.mark == NONE
+            && (session.start, session.last) == (window.start, window.last)
+            && session.pieces == window.pieces
+            && session.buffer == NONE
+            && pieces.iter().all(|piece| present(&store, piece.run));
+        if unchanged {
+            let place = store.ahead.insert(slot, pieces);
+            store.sessions.get_mut(slot).mark = place;
+            store.counters.ahead_reads += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the moved entries as one run: rows in the order of the inputs, index in the order of ETT.
+fn write(
+    inputs: &[Arc<LogRun>],
+    mut moved: Vec<Moved>,
+    keys: &[u8],
+    mut index: IndexWriter,
+    fingerprint: u64,
+    writer: &mut PackWriter,
+) -> Result<LogExtent> {
+    let started = Started::begin(writer, fingerprint)?;
+    moved.sort_unstable_by_key(|moved| (moved.input, moved.entry.offset));
+    let mut next = Started::data_offset();
+    for of_input in moved.chunk_by_mut(|a, b| a.input == b.input) {
+        let Some(log) = of_input.first().and_then(|first| inputs.get(first.input)) else {
+            continue;
+        };
+        move_rows(log, of_input, writer)?;
+        for moved in of_input {
+            moved.entry.offset = next;
+            next += u64::from(moved.entry.length);
+        }
+    }
+    moved.sort_by_key(|moved| moved.ett);
+    for moved in &moved {
+        let (at, length) = moved.key;
+        index.push(moved.ett, &moved.entry, &keys[at..at + length]);
+    }
+    let given_out = inputs.iter().map(|input| input.given_out()).max();
+    index.finish(writer, started, given_out.unwrap_or(i64::MIN))
+}
+
+/// Moves the rows of one input's entries, in the order of their offsets.
+fn move_rows(log: &LogRun, moved: &[Moved], writer: &mut PackWriter) -> Result<()> {
+    let mut small: Vec<Range> = Vec::new();
+    let end = |entry: &Entry| entry.offset + u64::from(entry.length);
+    for whole in moved.chunk_by(|a, b| end(&a.entry) == b.entry.offset) {
+        let (Some(first), Some(last)) = (whole.first(), whole.last()) else {
+            continue;
+        };
+        let length = end(&last.entry) - first.entry.offset;
+        if length < COPY_BYTES {
+            small.extend(whole.iter().map(|moved| Range {
+                offset: moved.entry.offset,
+                length: moved.entry.length,
+                checksum: moved.entry.checksum,
+            }));
+            continue;
+        }
+        move_small(log, &mut small, writer)?;
+        log.copy_to(writer, first.entry.offset, length)?;
+    }
+    move_small(log, &mut small, writer)
+}
+
+fn move_small(log: &LogRun, ranges: &mut Vec<Range>, writer: &mut PackWriter) -> Result<()> {
+    log.read(ranges, |_, bytes| writer.write(bytes))?;
+    ranges.clear();
+    Ok(())
+}

@@ -1,0 +1,417 @@
+//! The table of open sessions: which there are for a key, from when to when, and in which order they close.
+//!
+//! A key has mostly one open session; more hang on the first in a chain. The order of closing is kept in buckets of a
+//! small part of the gap. A session that grew stays in the bucket it is in, and moves on when the bucket's time comes:
+//! that a row extends a session costs nothing here, and sessions that wait are not looked at.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use hashbrown::HashTable;
+
+use crate::hash::hash_key;
+
+/// No session, buffer or such.
+pub const NONE: u32 = u32::MAX;
+
+/// Buckets in the length of a gap.
+const BUCKETS_PER_GAP: i64 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Open,
+    /// Given out by the running batch.
+    Taken,
+    /// Its rows belong to another session now; its place is free once its bucket has been looked at.
+    Absorbed,
+    Free,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// Smallest and largest timestamp of its rows.
+    pub start: i64,
+    pub last: i64,
+    /// A further session of the same key.
+    next: u32,
+    /// Its rows in the write buffer.
+    pub buffer: u32,
+    /// How many index entries it has.
+    pub pieces: u32,
+    /// Open: where its rows are that were read ahead. Taken: its place among those given out.
+    pub mark: u32,
+    pub state: State,
+}
+
+enum Keys {
+    Fixed { width: usize, bytes: Vec<u8> },
+    Variable { keys: Vec<Box<[u8]>>, bytes: usize },
+}
+
+impl Keys {
+    #[inline]
+    fn get(&self, slot: u32) -> &[u8] {
+        let slot = slot as usize;
+        match self {
+            Self::Fixed { width, bytes } => &bytes[slot * width..(slot + 1) * width],
+            Self::Variable { keys, .. } => &keys[slot],
+        }
+    }
+
+    fn set(&mut self, slot: u32, key: &[u8]) {
+        let slot = slot as usize;
+        match self {
+            Self::Fixed { width, bytes } => {
+                if bytes.len() < (slot + 1) * *width {
+                    bytes.resize((slot + 1) * *width, 0);
+                }
+                bytes[slot * *width..(slot + 1) * *width].copy_from_slice(key);
+            }
+            Self::Variable { keys, bytes } => {
+                if keys.len() <= slot {
+                    keys.resize(slot + 1, Box::default());
+                }
+                *bytes = *bytes + key.len() - keys[slot].len();
+                keys[slot] = key.into();
+            }
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Fixed { bytes, .. } => bytes.capacity(),
+            Self::Variable { keys, bytes } => bytes + keys.capacity() * size_of::<Box<[u8]>>(),
+        }
+    }
+}
+
+pub struct Sessions {
+    gap: i64,
+    grain: i64,
+    keys: Keys,
+    slots: Vec<Session>,
+    free: Vec<u32>,
+    /// The first session of each key.
+    table: HashTable<u32>,
+    queue: BTreeMap<i64, Vec<u32>>,
+    queued: usize,
+    open: usize,
+}
+
+impl Sessions {
+    pub fn new(gap: i64, key_width: Option<usize>) -> Self {
+        Self {
+            gap,
+            grain: (gap / BUCKETS_PER_GAP).max(1),
+            keys: match key_width {
+                Some(width) => Keys::Fixed {
+                    width,
+                    bytes: Vec::new(),
+                },
+                None => Keys::Variable {
+                    keys: Vec::new(),
+                    bytes: 0,
+                },
+            },
+            slots: Vec::new(),
+            free: Vec::new(),
+            table: HashTable::new(),
+            queue: BTreeMap::new(),
+            queued: 0,
+            open: 0,
+        }
+    }
+
+    /// Sessions that are open.
+    pub fn len(&self) -> usize {
+        self.open
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.keys.memory_bytes()
+            + self.slots.capacity() * size_of::<Session>()
+            + (self.free.capacity() + self.queued + self.table.capacity()) * size_of::<u32>()
+            + self.table.capacity()
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> &Session {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32) -> &mut Session {
+        &mut self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub fn key(&self, slot: u32) -> &[u8] {
+        self.keys.get(slot)
+    }
+
+    /// When the session closes if it does not grow.
+    #[inline]
+    pub fn end(&self, slot: u32) -> i64 {
+        self.get(slot).last.saturating_add(self.gap)
+    }
+
+    /// The first session of the key.
+    #[inline]
+    pub fn first_of(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.table
+            .find(hash, |slot| self.keys.get(*slot) == key)
+            .copied()
+    }
+
+    /// The session of the key that holds the time, also if the running batch took it.
+    pub fn find(&self, hash: u64, key: &[u8], time: i64) -> Option<u32> {
+        let mut slot = self.first_of(hash, key)?;
+        while slot != NONE {
+            let session = self.get(slot);
+            if session.start <= time && time <= session.last {
+                return Some(slot);
+            }
+            slot = session.next;
+        }
+        None
+    }
+
+    /// Puts a row's time into the key's session that it touches, or into a new one. Sessions that it joins are
+    /// absorbed into the one that is returned, and named in `absorbed`.
+    pub fn add(&mut self, hash: u64, key: &[u8], time: i64, absorbed: &mut Vec<u32>) -> u32 {
+        let Some(head) = self.first_of(hash, key) else {
+            let slot = self.insert(hash, key, time, time);
+            self.enqueue(slot);
+            return slot;
+        };
+        let mut slot = head;
+        while slot != NONE && !self.touches(slot, time, time) {
+            slot = self.get(slot).next;
+        }
+        if slot == NONE {
+            let slot = self.chain(head, key, time, time);
+            self.enqueue(slot);
+            return slot;
+        }
+        let session = self.get_mut(slot);
+        if session.start <= time && time <= session.last {
+            return slot;
+        }
+        session.start = session.start.min(time);
+        session.last = session.last.max(time);
+        if session.next == NONE && slot == head {
+            return slot;
+        }
+        self.join(head, slot, absorbed)
+    }
+
+    /// Sessions touch where one begins when the other ends, as in Spark.
+    #[inline]
+    fn touches(&self, slot: u32, start: i64, last: i64) -> bool {
+        let session = self.get(slot);
+        session.state == State::Open
+            && start <= session.last.saturating_add(self.gap)
+            && session.start <= last.saturating_add(self.gap)
+    }
+
+    /// Joins what `slot` has come to touch. The first of the chain stays the first.
+    fn join(&mut self, head: u32, slot: u32, absorbed: &mut Vec<u32>) -> u32 {
+        let Session { start, last, .. } = *self.get(slot);
+        let mut other = head;
+        while other != NONE && (other == slot || !self.touches(other, start, last)) {
+            other = self.get(other).next;
+        }
+        if other == NONE {
+            return slot;
+        }
+        let (kept, gone) = match slot == head {
+            true => (slot, other),
+            false => (other, slot),
+        };
+        // Neither can be `gone` and the head: the head is `slot`, or comes before all others.
+        let Session {
+            start,
+            last,
+            pieces,
+            next,
+            ..
+        } = *self.get(gone);
+        let mut before = head;
+        while self.get(before).next != gone {
+            before = self.get(before).next;
+        }
+        self.get_mut(before).next = next;
+        let session = self.get_mut(kept);
+        session.start = session.start.min(start);
+        session.last = session.last.max(last);
+        session.pieces += pieces;
+        self.get_mut(gone).state = State::Absorbed;
+        self.open -= 1;
+        absorbed.push(gone);
+        // The one that is kept may be the former neighbour: what was absorbed before belongs to it too.
+        self.join(head, kept, absorbed)
+    }
+
+    /// A new session of a key that has none. It has to be put into the order of closing.
+    pub fn insert(&mut self, hash: u64, key: &[u8], start: i64, last: i64) -> u32 {
+        let slot = self.allot(key, start, last);
+        let keys = &self.keys;
+        self.table
+            .insert_unique(hash, slot, |slot| hash_key(keys.get(*slot)));
+        slot
+    }
+
+    /// A new session of a key that has some.
+    pub fn chain(&mut self, head: u32, key: &[u8], start: i64, last: i64) -> u32 {
+        let slot = self.allot(key, start, last);
+        self.get_mut(slot).next = self.get(head).next;
+        self.get_mut(head).next = slot;
+        slot
+    }
+
+    fn allot(&mut self, key: &[u8], start: i64, last: i64) -> u32 {
+        let session = Session {
+            start,
+            last,
+            next: NONE,
+            buffer: NONE,
+            pieces: 0,
+            mark: NONE,
+            state: State::Open,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = session;
+                slot
+            }
+            None => {
+                self.slots.push(session);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.keys.set(slot, key);
+        self.open += 1;
+        slot
+    }
+
+    /// Slots are numbered by u32, of which the largest means none.
+    pub fn has_room(&self, more: usize) -> bool {
+        self.slots.len() + more < NONE as usize
+    }
+
+    fn bucket(&self, slot: u32) -> i64 {
+        self.end(slot).div_euclid(self.grain)
+    }
+
+    /// Puts a session into the order of closing.
+    pub fn enqueue(&mut self, slot: u32) {
+        let bucket = self.bucket(slot);
+        self.queue.entry(bucket).or_default().push(slot);
+        self.queued += 1;
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].state = State::Free;
+        self.free.push(slot);
+    }
+
+    /// Takes the sessions that have closed by the watermark, about in the order of their ends.
+    pub fn take_due(&mut self, watermark: i64) -> Vec<u32> {
+        let mut due = Vec::new();
+        let mut waiting = Vec::new();
+        while let Some(first) = self.queue.first_entry() {
+            if *first.key() > watermark.div_euclid(self.grain) {
+                break;
+            }
+            let slots = first.remove();
+            self.queued -= slots.len();
+            for slot in slots {
+                if self.get(slot).state == State::Absorbed {
+                    self.release(slot);
+                } else if self.end(slot) <= watermark {
+                    self.get_mut(slot).state = State::Taken;
+                    due.push(slot);
+                } else {
+                    waiting.push(slot);
+                }
+            }
+        }
+        for slot in waiting {
+            self.enqueue(slot);
+        }
+        self.open -= due.len();
+        due
+    }
+
+    /// The sessions that close next, at most `count`.
+    pub fn nearest(&mut self, count: usize) -> Vec<u32> {
+        let mut chosen: Vec<u32> = Vec::new();
+        let mut from = Unbounded;
+        while chosen.len() < count {
+            let Some(bucket) = self.queue.range((from, Unbounded)).next().map(|(b, _)| *b) else {
+                break;
+            };
+            let slots = self.queue.remove(&bucket).unwrap_or_default();
+            self.queued -= slots.len();
+            let mut here = Vec::with_capacity(slots.len());
+            for slot in slots {
+                if self.get(slot).state == State::Absorbed {
+                    self.release(slot);
+                } else if self.bucket(slot) == bucket {
+                    here.push(slot);
+                } else {
+                    self.enqueue(slot);
+                }
+            }
+            let room = count - chosen.len();
+            if here.len() > room {
+                here.sort_unstable_by_key(|slot| self.end(*slot));
+            }
+            chosen.extend(here.iter().take(room));
+            if !here.is_empty() {
+                self.queued += here.len();
+                self.queue.insert(bucket, here);
+            }
+            from = Excluded(bucket);
+        }
+        chosen
+    }
+
+    /// Forgets a session that was taken.
+    pub fn remove(&mut self, slot: u32) {
+        self.unlink(slot);
+        self.release(slot);
+    }
+
+    /// Forgets an open session that is not in the order of closing.
+    pub fn discard(&mut self, slot: u32) {
+        self.unlink(slot);
+        self.release(slot);
+        self.open -= 1;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let hash = hash_key(self.keys.get(slot));
+        let next = self.get(slot).next;
+        let keys = &self.keys;
+        let found = self
+            .table
+            .find_mut(hash, |head| keys.get(*head) == keys.get(slot));
+        let Some(head) = found else { return };
+        if *head != slot {
+            let mut before = *head;
+            while self.slots[before as usize].next != slot {
+                before = self.slots[before as usize].next;
+            }
+            self.slots[before as usize].next = next;
+        } else if next != NONE {
+            *head = next;
+        } else if let Ok(entry) = self.table.find_entry(hash, |head| *head == slot) {
+            entry.remove();
+        }
+    }
+}

@@ -1,0 +1,508 @@
+//! The rows of one operator's sessions in one shard.
+//!
+//! One writer. What it appends and gives out belongs to the running batch until `commit` or `abort`. There is no undo:
+//! committed versions are files, so an abort reads the table of sessions back from the index of the committed runs.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::DataType;
+
+use crate::aur::ahead::Ahead;
+use crate::aur::buffer::Buffer;
+use crate::aur::layout::RowsLayout;
+use crate::aur::log::LogRun;
+use crate::aur::log_format::{Entry, data_checksum, put};
+use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
+use crate::aur::sessions::{NONE, Sessions, State};
+use crate::error::{Error, Result};
+use crate::hash::hash_key;
+use crate::pack::PackWriter;
+use crate::rows::HashRange;
+
+/// What was done since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sessions given out, and how many of them had no row in a file, or all of them read ahead.
+    pub gets: u64,
+    pub memory_hits: u64,
+    pub ahead_hits: u64,
+    /// Sessions that were read ahead, and those of them that grew meanwhile.
+    pub ahead_reads: u64,
+    pub ahead_evicted: u64,
+    /// Scans of the index to find what is due.
+    pub scans: u64,
+    /// Bytes read from files, of index and rows; bytes of rows that were given out from files.
+    pub read_bytes: u64,
+    pub taken_bytes: u64,
+    /// Bytes that compaction wrote.
+    pub rewritten_bytes: u64,
+}
+
+/// Index entries, and the bytes of the rows they stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+impl Extent {
+    pub fn add(&mut self, bytes: u64) {
+        self.entries += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// A run with what of it is still alive.
+pub struct HeldRun {
+    pub id: u32,
+    pub log: Arc<LogRun>,
+    pub live: Extent,
+    /// What of it the running batch gave out.
+    pub taken: Extent,
+    /// Blocks of the index in which nothing is alive.
+    pub dead: Vec<bool>,
+    /// Blocks that are dead with the running batch's commit.
+    pub dying: Vec<usize>,
+}
+
+impl HeldRun {
+    pub fn new(id: u32, log: Arc<LogRun>, live: Extent) -> Self {
+        Self {
+            id,
+            live,
+            taken: Extent::default(),
+            dead: vec![false; log.blocks()],
+            dying: Vec::new(),
+            log,
+        }
+    }
+
+    /// Blocks that may hold windows with an ETT up to the watermark.
+    pub fn blocks_until(&self, watermark: i64) -> Vec<usize> {
+        (0..self.log.blocks_until(watermark))
+            .filter(|block| !self.dead[*block])
+            .collect()
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.bytes + self.live.entries * self.log.entry_bytes()
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.live.entries > self.taken.entries
+    }
+}
+
+pub struct RowStore {
+    pub(crate) layout: Arc<RowsLayout>,
+    pub(crate) range: HashRange,
+    memory_limit: usize,
+    pub(crate) sessions: Sessions,
+    pub(crate) buffer: Buffer,
+    pub(crate) committed: Vec<HeldRun>,
+    pub(crate) pending: Vec<HeldRun>,
+    /// A flushed run that is not attached yet.
+    flushed: Option<Extent>,
+    /// Sessions that ended up to here were given out, the running batch included.
+    pub(crate) given_out: i64,
+    /// The same when the running batch began.
+    pub(crate) given_out_before: i64,
+    pub(crate) taken: Vec<u32>,
+    /// The running batch changed something.
+    changed: bool,
+    /// Sessions were given out, and no run says so yet.
+    unrecorded: bool,
+    pub(crate) rows: u64,
+    /// Changes with every change.
+    pub(crate) version: u64,
+    pub(crate) ahead: Ahead,
+    pub(crate) counters: Counters,
+    next_run: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub sessions: u64,
+    pub rows: u64,
+    pub memory_bytes: u64,
+    pub run_bytes: u64,
+    pub live_bytes: u64,
+    pub runs: u64,
+    pub counters: Counters,
+}
+
+impl RowStore {
+    pub fn new(
+        layout: Arc<RowsLayout>,
+        first_bucket: u32,
+        end_bucket: u32,
+        memory_limit: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            range: HashRange::of_buckets(first_bucket, end_bucket)?,
+            memory_limit,
+            sessions: Sessions::new(layout.gap(), layout.key_width()),
+            buffer: Buffer::new(layout.value_width()),
+            committed: Vec::new(),
+            pending: Vec::new(),
+            flushed: None,
+            given_out: i64::MIN,
+            given_out_before: i64::MIN,
+            taken: Vec::new(),
+            changed: false,
+            unrecorded: false,
+            rows: 0,
+            version: 0,
+            ahead: Ahead::default(),
+            counters: Counters::default(),
+            next_run: 0,
+            layout,
+        })
+    }
+
+    pub fn layout(&self) -> &Arc<RowsLayout> {
+        &self.layout
+    }
+
+    /// Rows of open sessions.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Appends encoded rows to their sessions.
+    pub fn append(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.check_attached()?;
+        if !self.taken.is_empty() {
+            return Err(Error::invalid("the batch has given out what was due"));
+        }
+        let (given, expected) = (batch.schema(), self.layout.encoded_schema());
+        let types = |schema: &arrow_schema::Schema| -> Vec<DataType> {
+            let fields = schema.fields().iter();
+            fields.map(|field| field.data_type().clone()).collect()
+        };
+        if types(&given) != types(&expected) || batch.columns().iter().any(|c| c.null_count() > 0) {
+            return Err(Error::invalid(format!(
+                "not rows of this layout: expected {expected:?}, got {given:?}"
+            )));
+        }
+        if !self.sessions.has_room(batch.num_rows()) || !self.buffer.has_room(batch.num_rows()) {
+            return Err(Error::invalid("too many rows or sessions in one shard"));
+        }
+        self.version += 1;
+        self.changed = true;
+        let times = batch.column(0).as_primitive::<Int64Type>().values();
+        let (keys, values) = (Bytes::of(batch.column(1)), Bytes::of(batch.column(2)));
+        let mut absorbed = Vec::new();
+        for (row, time) in times.iter().enumerate() {
+            let key = keys.row(row);
+            let hash = hash_key(key);
+            if !self.range.holds(hash) {
+                return Err(Error::invalid("a row does not belong to this shard"));
+            }
+            if time.saturating_add(self.layout.gap()) <= self.given_out {
+                return Err(Error::invalid(
+                    "a row comes after its session was given out",
+                ));
+            }
+            absorbed.clear();
+            let slot = self.sessions.add(hash, key, *time, &mut absorbed);
+            self.forget_ahead(slot);
+            let mut buffer = self.sessions.get(slot).buffer;
+            for gone in &absorbed {
+                self.forget_ahead(*gone);
+                let from = self.sessions.get(*gone).buffer;
+                buffer = self.buffer.join(buffer, from, slot);
+            }
+            let buffer = self.buffer.append(buffer, slot, *time, values.row(row));
+            self.sessions.get_mut(slot).buffer = buffer;
+        }
+        self.rows += times.len() as u64;
+        Ok(())
+    }
+
+    /// The session grew: what was read ahead of it is not all of it any more.
+    fn forget_ahead(&mut self, slot: u32) {
+        let session = self.sessions.get_mut(slot);
+        if session.mark != NONE {
+            self.ahead.remove(session.mark);
+            session.mark = NONE;
+            self.counters.ahead_evicted += 1;
+        }
+    }
+
+    /// Bytes that the next flush would write, about.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.buffer.bytes() + u64::from(self.unrecorded && !self.sessions.is_empty())
+    }
+
+    /// Writes what was appended and not given out: the rows of each window together, the first to close first.
+    pub fn flush(&mut self, writer: &mut PackWriter) -> Result<Option<LogExtent>> {
+        self.check_attached()?;
+        let waiting = |slot: u32| self.sessions.get(slot).state == State::Open;
+        let windows = self.buffer.windows().iter().enumerate();
+        let mut order: Vec<(i64, u32)> = windows
+            .filter(|(_, window)| window.rows > 0 && waiting(window.slot))
+            .map(|(i, window)| (self.sessions.end(window.slot), i as u32))
+            .collect();
+        if order.is_empty() && (!self.unrecorded || self.sessions.is_empty()) {
+            self.buffer.clear();
+            return Ok(None);
+        }
+        order.sort_unstable();
+        let started = Started::begin(writer, self.layout.fingerprint())?;
+        let mut index = IndexWriter::new(self.layout.key_width());
+        let mut live = Extent::default();
+        let mut bytes = Vec::new();
+        let mut offset = Started::data_offset();
+        let fixed = self.layout.value_width().is_some();
+        for (end, buffer) in &order {
+            let window = self.buffer.window(*buffer);
+            bytes.clear();
+            for row in self.buffer.rows(*buffer) {
+                if !fixed {
+                    put(&mut bytes, row.len() as u64);
+                }
+                bytes.extend_from_slice(row);
+            }
+            let length = u32::try_from(bytes.len())
+                .map_err(|_| Error::invalid("more than 4 GiB of one session in one flush"))?;
+            let entry = Entry {
+                first: window.first,
+                last: window.last,
+                given_out: self.given_out_before,
+                offset,
+                length,
+                rows: window.rows,
+                checksum: data_checksum(&bytes),
+            };
+            index.push(*end, &entry, self.sessions.key(window.slot));
+            writer.write(&bytes)?;
+            offset += u64::from(length);
+            live.add(u64::from(length));
+        }
+        let extent = index.finish(writer, started, self.given_out)?;
+        // Only now, when all is written.
+        for (_, buffer) in &order {
+            let session = self.sessions.get_mut(self.buffer.window(*buffer).slot);
+            session.buffer = NONE;
+            session.pieces += 1;
+        }
+        self.version += 1;
+        self.buffer.clear();
+        self.unrecorded = false;
+        self.flushed = Some(live);
+        Ok(Some(extent))
+    }
+
+    pub(crate) fn check_attached(&self) -> Result<()> {
+        match self.flushed {
+            Some(_) => Err(Error::invalid("a flushed run was not added yet")),
+            None => Ok(()),
+        }
+    }
+
+    /// The run that was just flushed can be read.
+    pub fn add_pending(&mut self, log: Arc<LogRun>) -> Result<()> {
+        let live = self
+            .flushed
+            .take()
+            .ok_or_else(|| Error::invalid("no run was flushed"))?;
+        self.version += 1;
+        let id = self.new_run_id();
+        self.pending.push(HeldRun::new(id, log, live));
+        Ok(())
+    }
+
+    pub(crate) fn new_run_id(&mut self) -> u32 {
+        self.next_run += 1;
+        self.next_run
+    }
+
+    /// Which of the committed runs the state needs as the running batch leaves it.
+    pub fn runs_in_use(&self) -> Vec<bool> {
+        // One has to say up to when sessions were given out, even if all its rows are gone.
+        let newest = match self.pending.is_empty() && !self.sessions.is_empty() {
+            true => self.committed.iter().map(|run| run.log.given_out()).max(),
+            false => None,
+        };
+        let mut needs_newest = newest;
+        self.committed
+            .iter()
+            .map(|run| {
+                let says = needs_newest == Some(run.log.given_out());
+                if says {
+                    needs_newest = None;
+                }
+                says || run.has_waiting()
+            })
+            .collect()
+    }
+
+    pub fn commit(&mut self) -> Result<()> {
+        self.check_attached()?;
+        if !self.buffer.is_empty() || (self.unrecorded && !self.sessions.is_empty()) {
+            return Err(Error::invalid("the batch has rows that were not flushed"));
+        }
+        let used = self.runs_in_use();
+        self.version += 1;
+        for slot in std::mem::take(&mut self.taken) {
+            self.sessions.remove(slot);
+        }
+        let mut used = used.into_iter();
+        self.committed.retain(|_| used.next().unwrap_or(true));
+        self.committed.append(&mut self.pending);
+        if self.sessions.is_empty() {
+            self.committed.clear();
+        }
+        for run in &mut self.committed {
+            run.live.entries -= run.taken.entries;
+            run.live.bytes -= run.taken.bytes;
+            run.taken = Extent::default();
+            for block in std::mem::take(&mut run.dying) {
+                run.dead[block] = true;
+            }
+        }
+        self.given_out_before = self.given_out;
+        self.changed = false;
+        self.unrecorded = false;
+        if self.memory_bytes() > self.memory_limit {
+            self.drop_ahead();
+        }
+        Ok(())
+    }
+
+    fn drop_ahead(&mut self) {
+        for slot in self.ahead.clear() {
+            self.sessions.get_mut(slot).mark = NONE;
+        }
+    }
+
+    /// Forgets the running batch: what is committed is read back.
+    pub fn abort(&mut self) -> Result<()> {
+        self.version += 1;
+        self.flushed = None;
+        self.pending.clear();
+        if !self.changed {
+            return Ok(());
+        }
+        let runs = std::mem::take(&mut self.committed);
+        self.load(runs.into_iter().map(|run| run.log).collect())?;
+        self.changed = false;
+        Ok(())
+    }
+
+    pub(crate) fn note_change(&mut self, took: bool) {
+        self.version += 1;
+        self.changed |= took;
+        self.unrecorded |= took;
+    }
+
+    /// Empties what is in memory, for `load`.
+    pub(crate) fn reset(&mut self) {
+        self.sessions = Sessions::new(self.layout.gap(), self.layout.key_width());
+        self.buffer = Buffer::new(self.layout.value_width());
+        self.ahead = Ahead::default();
+        self.taken.clear();
+        self.rows = 0;
+        self.given_out = i64::MIN;
+        self.unrecorded = false;
+    }
+
+    /// Puts a rewritten run in the place of committed ones.
+    pub fn replace(&mut self, first: usize, count: usize, log: Arc<LogRun>) -> Result<()> {
+        let Some(old) = self.committed.get(first..first + count) else {
+            return Err(Error::invalid(format!(
+                "there are {} runs, not {count} from {first} on",
+                self.committed.len()
+            )));
+        };
+        let mut live = Extent::default();
+        for run in old {
+            live.entries += run.live.entries;
+            live.bytes += run.live.bytes;
+        }
+        let gone: Vec<u32> = old.iter().map(|run| run.id).collect();
+        let id = self.new_run_id();
+        self.ahead.moved(&gone, id);
+        self.counters.rewritten_bytes += log.length();
+        let run = HeldRun::new(id, log, live);
+        self.committed.splice(first..first + count, [run]);
+        Ok(())
+    }
+
+    /// The committed runs, oldest first.
+    pub fn runs(&self) -> Vec<Arc<LogRun>> {
+        self.committed.iter().map(|r| Arc::clone(&r.log)).collect()
+    }
+
+    /// (live bytes, all bytes) of the committed runs, oldest first.
+    pub fn run_uses(&self) -> Vec<(u64, u64)> {
+        let runs = self.committed.iter();
+        runs.map(|run| (run.live_bytes(), run.log.length()))
+            .collect()
+    }
+
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let runs = self.committed.iter().chain(&self.pending);
+        self.sessions.memory_bytes()
+            + self.buffer.memory_bytes()
+            + self.ahead.memory_bytes()
+            + runs.map(|run| run.log.memory_bytes()).sum::<usize>()
+    }
+
+    pub fn stats(&self) -> Stats {
+        let uses = self.run_uses();
+        Stats {
+            sessions: self.sessions.len() as u64,
+            rows: self.rows,
+            memory_bytes: self.memory_bytes() as u64,
+            run_bytes: uses.iter().map(|(_, total)| total).sum(),
+            live_bytes: uses.iter().map(|(live, _)| live).sum(),
+            runs: uses.len() as u64,
+            counters: self.counters,
+        }
+    }
+}
+
+/// A column of byte strings, fixed or not.
+enum Bytes<'a> {
+    Fixed { width: usize, bytes: &'a [u8] },
+    Variable { ends: &'a [i32], bytes: &'a [u8] },
+}
+
+impl<'a> Bytes<'a> {
+    fn of(column: &'a ArrayRef) -> Self {
+        match column.data_type() {
+            DataType::FixedSizeBinary(width) => Self::Fixed {
+                width: *width as usize,
+                bytes: column.as_fixed_size_binary().value_data(),
+            },
+            _ => {
+                let column = column.as_binary::<i32>();
+                Self::Variable {
+                    ends: column.value_offsets(),
+                    bytes: column.value_data(),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn row(&self, i: usize) -> &'a [u8] {
+        match self {
+            Self::Fixed { width, bytes } => &bytes[i * width..(i + 1) * width],
+            Self::Variable { ends, bytes } => &bytes[ends[i] as usize..ends[i + 1] as usize],
+        }
+    }
+}

@@ -1,0 +1,118 @@
+"""Rows that are kept until their session ends: the kernel's append, unaligned read store.
+
+A store rests on runs, one or more for each batch, each with rows and an index. All of them are one slice: a run is
+dropped when none of its rows waits any more, in whatever order that comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import ClassVar
+
+import pyarrow as pa
+
+from millpond._kernel import PackWriter, SessionRowsLayout, SessionRowsRun, SessionRowsStore
+from millpond.errors import InternalError
+from millpond.policy.compaction import Limits, PackUse, Rest, decide_log
+from millpond.policy.compaction import Merge as DueMerge
+from millpond.semantics.operator import OutputMode, SessionRowsSpec
+from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.storage.manifest import RunRef
+
+__all__ = ["SessionRowsShard", "session_rows_layout"]
+
+_SLICE = 0
+
+
+def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
+    if spec.time.gap_us is None:
+        raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
+    keys, kept = list(spec.key_columns), list(spec.kept_columns)
+    return SessionRowsLayout(spec.input_schema, keys, kept, spec.time.start, spec.time.gap_us)
+
+
+class SessionRowsShard(OperatorShard):
+    reads_ahead: ClassVar[bool] = True
+
+    def __init__(self, place: Place, spec: SessionRowsSpec) -> None:
+        super().__init__(place, spec)
+        self._layout = session_rows_layout(spec)
+        self._output_schema = spec.output_schema
+        self._store = SessionRowsStore(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
+
+    def apply(self, rows: pa.RecordBatch) -> None:
+        self._store.append(rows)
+
+    def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        if mode != "append":
+            raise InternalError(f"{self.spec.name}: rows of sessions are given out once, in append mode")
+        schema = self._output_schema
+        for rows in self._store.take_due(watermark_us):
+            *columns, start, end = rows.columns
+            bounds = [start.cast(schema.types[-2]), end.cast(schema.types[-1])]
+            yield pa.RecordBatch.from_arrays([*columns, *bounds], schema=schema)
+
+    @property
+    def dirty_bytes(self) -> int:
+        return self._store.dirty_bytes
+
+    def flush(self, writer: PackWriter) -> list[FlushedRun]:
+        run = self._store.flush(writer)
+        return [] if run is None else [FlushedRun(_SLICE, *run)]
+
+    def slices(self) -> list[tuple[int, int]]:
+        rows = self._store.rows
+        return [(_SLICE, rows)] if rows else []
+
+    def live_bytes(self, slice_: int) -> int:  # noqa: ARG002
+        return sum(live for live, _ in self._store.run_uses())
+
+    def stats(self) -> dict[str, int]:
+        return self._store.stats()
+
+    def _open(self, path: str, run: RunRef | FlushedRun) -> SessionRowsRun:
+        return SessionRowsRun.open(self._layout, path, run.offset, run.length)
+
+    def _attach(self, run: FlushedRun, path: str) -> None:
+        self._store.add_pending(self._open(path, run))
+
+    def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:  # noqa: ARG002
+        self._store.restore([self._open(path, ref) for ref, path in runs])
+
+    def _still_used(self, slice_: int) -> Sequence[RunRef]:
+        return list(compress(super()._still_used(slice_), self._store.runs_in_use()))
+
+    def commit(self) -> None:
+        kept = list(self._still_used(_SLICE))
+        before = len(self._committed.get(_SLICE, ()))
+        super().commit()
+        if _SLICE in self._committed:
+            self._committed[_SLICE][:before] = kept
+
+    def _commit(self) -> None:
+        self._store.commit()
+
+    def _abort(self) -> None:
+        self._store.abort()
+
+    # Beside the batch
+
+    def read_ahead(self) -> None:
+        self._store.read_ahead(self.place.read_batch_ratio)
+
+    def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:  # noqa: ARG002
+        return decide_log(tuple(PackUse(live, total) for live, total in self._store.run_uses()), limits)
+
+    def merge_of(self, slice_: int, first: int, count: int) -> Merge:  # noqa: ARG002
+        runs = self._store.runs()[first : first + count]
+        return lambda writer: self._store.rewrite(self.place.read_batch_ratio, runs, writer)
+
+    def replace(self, slice_: int, merged: Sequence[RunRef], ref: RunRef, path: str) -> bool:
+        # The oldest runs may have lost their last rows while they were rewritten, and be gone.
+        left = [old for old in self._committed.get(slice_, ()) if old in merged]
+        return bool(left) and super().replace(slice_, left, ref, path)
+
+    def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:  # noqa: ARG002
+        self._store.replace(first, count, self._open(path, ref))
+        return True

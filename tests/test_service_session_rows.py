@@ -1,0 +1,157 @@
+"""Rows of sessions in a state service: what is given out when, over tries, restarts, a kill and with next to no
+memory; and what that costs."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import CorruptState
+from millpond.service.messages import StatsReply
+from tests.service_kit import Driver, Group, disk_bytes, session_rows
+
+GAP = 10
+
+
+def _row(key: int, value: int, time: int) -> tuple[int, ...]:
+    return key, value, time, time + GAP
+
+
+def test_rows_are_given_out_once_when_the_watermark_has_passed_the_end_of_their_session(
+    tmp_path: Path,
+) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append") as driver:
+        assert driver.run([_row(1, 5, 0), _row(2, 1, 3)], watermark_us=9) == []
+        assert driver.run([_row(1, 6, 8)], watermark_us=15) == [(2, 1, 3, 13)]
+        # A late row does not count, one that touches the end does.
+        assert driver.run([_row(1, 9, 5), _row(1, 7, 18)], watermark_us=20) == []
+        assert driver.run([], watermark_us=28) == [(1, 5, 0, 28), (1, 6, 0, 28), (1, 7, 0, 28)]
+        assert driver.run([], watermark_us=200) == []
+
+
+def test_a_row_joins_two_sessions_of_other_batches(tmp_path: Path) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append") as driver:
+        assert driver.run([_row(1, 1, 20)], watermark_us=0) == []
+        assert driver.run([_row(1, 2, 0)], watermark_us=0) == []
+        assert driver.run([_row(1, 4, 10)], watermark_us=29) == []
+        assert driver.run([], watermark_us=30) == [(1, 1, 0, 30), (1, 2, 0, 30), (1, 4, 0, 30)]
+
+
+def test_a_batch_that_is_tried_again_gives_out_the_same_rows(tmp_path: Path) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append") as driver:
+        driver.run([_row(key, 1, 0) for key in range(50)], watermark_us=5)
+        at = driver.begin()
+        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
+        first = driver.outputs(at)
+        assert len(first) == 49
+        driver.client.abort(at)
+        at = driver.begin()
+        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
+        assert driver.outputs(at) == first
+        driver.commit(at, 12)
+        assert driver.run([], watermark_us=16) == [(7, 1, 0, 16), (7, 1, 0, 16)]
+
+
+def _given_out(rows: list[tuple[int, ...]], before: int) -> list[Group]:
+    by_key: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for row in rows:
+        by_key[row[0]].append(row)
+    found: list[Group] = []
+    for key, of_key in by_key.items():
+        sessions: list[list[tuple[int, ...]]] = []
+        for row in sorted(of_key, key=lambda row: row[2]):
+            if sessions and row[2] <= sessions[-1][-1][3]:
+                sessions[-1].append(row)
+            else:
+                sessions.append([row])
+        for session in sessions:
+            start, end = session[0][2], session[-1][3]
+            found += [(key, row[1], start, end) for row in session if end <= before]
+    return sorted(found)
+
+
+def test_rows_survive_restarts_and_a_kill_and_do_without_memory(tmp_path: Path) -> None:
+    """Rows in order of time, so that none is late: all batches together give the sessions of all rows."""
+    dice = random.Random(3)
+    rows: list[tuple[int, ...]] = []
+    outputs: list[Group] = []
+    for n in range(6):
+        # Each batch has a service of its own.
+        with Driver(
+            tmp_path,
+            spec=session_rows(),
+            mode="append",
+            memory_bytes=1 if n % 2 else 1 << 20,
+            write_buffer_bytes=2000,
+            max_runs=2,
+            read_batch_ratio=0.1 * n,
+        ) as driver:
+            for part in range(2):
+                start = (2 * n + part) * 30
+                batch = [_row(dice.randrange(300), n, start + dice.randrange(30)) for _ in range(200)]
+                rows += batch
+                outputs += driver.run(batch, watermark_us=start)
+            at = driver.begin()
+            driver.seal(at, [driver.stage(at, [_row(1, 1, start + 60)])], start + 30)
+            driver.client.save(at)
+            driver.service.kill()
+    assert sorted(outputs) == _given_out(rows, 11 * 30)
+    assert len(outputs) > 1000
+
+
+def _run_many(driver: Driver, batches: int, first: int = 0) -> StatsReply:
+    """Batches of ten time units, rows in order."""
+    reply = None
+    for n in range(first, first + batches):
+        at = driver.begin()
+        rows = [_row(1_000 * n + key, key, 10 * n) for key in range(1_000)]
+        # One key in ten goes on and on.
+        rows += [_row(key, n, 10 * n) for key in range(-100, 0)]
+        driver.seal(at, [driver.stage(at, rows)], 10 * n - 5)
+        reply = driver.commit(at, 10 * n - 5)
+    assert reply is not None
+    return reply.stats[0]
+
+
+def test_files_stay_within_the_space_amplification_whatever_goes_on_for_ever(tmp_path: Path) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append") as driver:
+        _run_many(driver, 12)
+        stats = _run_many(driver, 12, first=12)
+        assert stats.rewritten_bytes > 0
+        assert stats.runs <= 2 * 9
+        # What was decided after the last commit is not adopted yet.
+        assert stats.run_bytes < 3 * stats.live_bytes
+        assert disk_bytes(tmp_path) < 6 * stats.live_bytes
+
+
+def test_what_closes_next_is_read_ahead_and_counted(tmp_path: Path) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append", read_batch_ratio=1.0) as driver:
+        stats = _run_many(driver, 10)
+    # 1,000 sessions close with every batch from the third on, each with all its rows in files.
+    assert stats.gets == 8_000
+    assert stats.read_ahead_hits + stats.memory_hits > 0.5 * stats.gets
+    assert stats.read_ahead_evicted > 0
+    assert stats.read_bytes >= stats.taken_bytes > 0
+    with Driver(tmp_path / "without", spec=session_rows(), mode="append", read_batch_ratio=0) as driver:
+        stats = _run_many(driver, 10)
+    assert (stats.read_ahead, stats.read_ahead_hits) == (0, 0)
+    # One for each shard and batch that gives something out.
+    assert stats.index_scans == 16
+
+
+def test_a_damaged_byte_of_kept_rows_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append", shards=1) as driver:
+        driver.run([_row(1, 5, 0)], watermark_us=0)
+    (pack,) = (tmp_path / "packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    # Behind the headers of pack and run: the first row.
+    data[12 + 32 + 4] ^= 1
+    pack.chmod(0o644)
+    pack.write_bytes(data)
+    with Driver(tmp_path, spec=session_rows(), mode="append", shards=1) as driver:
+        at = driver.begin()
+        with pytest.raises(CorruptState, match=pack.name):
+            driver.seal(at, [], 50)
