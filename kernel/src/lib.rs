@@ -12,6 +12,7 @@ pub mod filter;
 pub mod groups;
 pub mod hash;
 pub mod index;
+pub mod join;
 pub mod key;
 pub mod layout;
 pub mod lookup;
@@ -19,6 +20,7 @@ pub mod merge;
 pub mod nexmark;
 pub mod pack;
 pub mod py;
+pub mod py_join;
 pub mod py_nexmark;
 pub mod py_store;
 mod raw;
@@ -44,5 +46,6 @@ use pyo3::prelude::*;
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     py::register(module)?;
     py_store::register(module)?;
+    py_join::register(module)?;
     py_nexmark::register(module)
 }
