@@ -10,13 +10,42 @@ use arrow_schema::Schema;
 use pyo3::prelude::*;
 
 use crate::error::Result;
-use crate::join::layout::{Comparison, JoinColumns, JoinLayout};
+use crate::join::layout::{Comparison, JoinLayout, SideColumns};
 use crate::join::merge::{MergeSpec, merge_lists};
 use crate::join::sorter::JoinSorter;
 use crate::join::store::JoinStore;
 use crate::py_store::{PyPackWriter, PyRun, figures, lock, shared};
 use crate::rows::HashRange;
 use crate::run::Run;
+
+/// A side as Python describes it: a mapping.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct PySide {
+    input: PyArrowType<Schema>,
+    keys: Vec<usize>,
+    matchable: Option<usize>,
+    late: Option<usize>,
+    expiry: Option<usize>,
+    comparands: Vec<usize>,
+    kept: Vec<usize>,
+    outer: bool,
+}
+
+impl PySide {
+    fn columns(self) -> SideColumns {
+        SideColumns {
+            input: Arc::new(self.input.0),
+            keys: self.keys,
+            matchable: self.matchable,
+            late: self.late,
+            expiry: self.expiry,
+            comparands: self.comparands,
+            kept: self.kept,
+            outer: self.outer,
+        }
+    }
+}
 
 #[pyclass(name = "JoinLayout", module = "millpond._kernel", frozen)]
 pub struct PyJoinLayout {
@@ -26,37 +55,12 @@ pub struct PyJoinLayout {
 #[pymethods]
 impl PyJoinLayout {
     #[new]
-    #[pyo3(signature = (input, side, keys, left, right, *, matchable=None, late=None, expiry=None,
-        comparisons=Vec::new(), outer=(false, false), slice_us=1_000_000))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        input: PyArrowType<Schema>,
-        side: usize,
-        keys: Vec<usize>,
-        left: Vec<usize>,
-        right: Vec<usize>,
-        matchable: Option<usize>,
-        late: Option<usize>,
-        expiry: Option<usize>,
-        comparisons: Vec<(usize, String)>,
-        outer: (bool, bool),
-        slice_us: i64,
-    ) -> PyResult<Self> {
-        let comparands = comparisons
+    fn new(left: PySide, right: PySide, comparisons: Vec<String>, slice_us: i64) -> PyResult<Self> {
+        let comparisons = comparisons
             .iter()
-            .map(|(at, text)| Ok((*at, Comparison::of(text)?)))
+            .map(|text| Comparison::of(text))
             .collect::<Result<Vec<_>>>()?;
-        let columns = JoinColumns {
-            side,
-            keys,
-            matchable,
-            late,
-            expiry,
-            comparands,
-            left,
-            right,
-        };
-        let layout = JoinLayout::new(Arc::new(input.0), columns, outer.into(), slice_us)?;
+        let layout = JoinLayout::new(left.columns(), right.columns(), comparisons, slice_us)?;
         Ok(Self {
             layout: Arc::new(layout),
         })
@@ -121,13 +125,15 @@ impl PyJoinSorter {
 #[pymethods]
 impl PyJoinSorter {
     #[new]
-    #[pyo3(signature = (layout, shard_starts, late_before_us=None))]
+    #[pyo3(signature = (layout, side, shard_starts, late_before_us=None))]
     fn new(
         layout: &PyJoinLayout,
+        side: usize,
         shard_starts: Vec<u32>,
         late_before_us: Option<i64>,
     ) -> PyResult<Self> {
-        let sorter = JoinSorter::new(Arc::clone(&layout.layout), &shard_starts, late_before_us)?;
+        let layout = Arc::clone(&layout.layout);
+        let sorter = JoinSorter::new(layout, side, &shard_starts, late_before_us)?;
         Ok(Self {
             sorter: Mutex::new(sorter),
         })

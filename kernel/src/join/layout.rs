@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array, new_null_array};
+use arrow_data::transform::MutableArrayData;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::codec::{self, ENCODED_ROWS, RowCodec};
@@ -42,11 +43,10 @@ impl Comparison {
     }
 }
 
-/// Positions in the input schema, and what they are for.
+/// What a side reads: positions in its input schema, and what they are for.
 #[derive(Clone, Debug)]
-pub struct JoinColumns {
-    /// int8: 0 on rows of the left side, 1 on those of the right.
-    pub side: usize,
+pub struct SideColumns {
+    pub input: SchemaRef,
     pub keys: Vec<usize>,
     /// Boolean: whether the condition on the row's own side holds.
     pub matchable: Option<usize>,
@@ -54,30 +54,70 @@ pub struct JoinColumns {
     pub late: Option<usize>,
     /// int64 microseconds: the row can be forgotten when the watermark has reached it.
     pub expiry: Option<usize>,
-    /// int64: what is compared, with how.
-    pub comparands: Vec<(usize, Comparison)>,
-    pub left: Vec<usize>,
-    pub right: Vec<usize>,
+    /// int64: what is compared with those of the other side.
+    pub comparands: Vec<usize>,
+    /// What comes out.
+    pub kept: Vec<usize>,
+    /// Rows without a partner come out when they expire.
+    pub outer: bool,
 }
 
 #[derive(Debug)]
 pub struct SideLayout {
-    pub columns: Vec<usize>,
+    pub columns: SideColumns,
     pub types: Vec<DataType>,
     pub codec: RowCodec,
-    /// Rows without a partner come out when they expire.
     pub outer: bool,
     pub head: Head,
+}
+
+impl SideLayout {
+    fn new(columns: SideColumns) -> Result<Self> {
+        let expected = columns
+            .matchable
+            .into_iter()
+            .map(|at| (at, DataType::Boolean));
+        let numbers = columns.late.into_iter().chain(columns.expiry);
+        let numbers = numbers.chain(columns.comparands.iter().copied());
+        for (at, wanted) in expected.chain(numbers.map(|at| (at, DataType::Int64))) {
+            if column_type(&columns.input, at)? != wanted {
+                let what = format!("column {at} of a join's input must be {wanted}");
+                return Err(Error::invalid(what));
+            }
+        }
+        let types = column_types(&columns.input, &columns.kept)?;
+        Ok(Self {
+            codec: RowCodec::new(&types)?,
+            types,
+            outer: columns.outer,
+            head: Head {
+                has_id: columns.outer,
+                comparands: columns.comparands.len(),
+            },
+            columns,
+        })
+    }
+}
+
+fn column_type(input: &Schema, at: usize) -> Result<DataType> {
+    let field = input.fields().get(at);
+    field
+        .map(|field| field.data_type().clone())
+        .ok_or_else(|| Error::invalid(format!("the input has no column {at}")))
+}
+
+fn column_types(input: &Schema, columns: &[usize]) -> Result<Vec<DataType>> {
+    columns.iter().map(|at| column_type(input, *at)).collect()
 }
 
 /// Equal arguments give equal bytes in every process.
 #[derive(Debug)]
 pub struct JoinLayout {
-    pub input: SchemaRef,
     pub output: SchemaRef,
-    pub columns: JoinColumns,
     pub key_codec: RowCodec,
     pub sides: [SideLayout; 2],
+    /// Of the left row's comparands with the right one's, in order.
+    pub comparisons: Vec<Comparison>,
     pub slice_us: i64,
     pub shape: RowShape,
     pub fingerprint: u64,
@@ -87,70 +127,38 @@ pub const LEFT: usize = 0;
 pub const RIGHT: usize = 1;
 
 impl JoinLayout {
-    /// `outer`: on which sides rows without a partner come out. Rows that expire within `slice_us` share a part.
+    /// Rows that expire within `slice_us` share a part.
     pub fn new(
-        input: SchemaRef,
-        columns: JoinColumns,
-        outer: [bool; 2],
+        left: SideColumns,
+        right: SideColumns,
+        comparisons: Vec<Comparison>,
         slice_us: i64,
     ) -> Result<Self> {
         if slice_us <= 0 {
             return Err(Error::invalid("the length of slices must be positive"));
         }
-        let type_of = |at: usize| {
-            let field = input.fields().get(at);
-            field
-                .map(|field| field.data_type().clone())
-                .ok_or_else(|| Error::invalid(format!("the input has no column {at}")))
-        };
-        let expect = |at: usize, expected: DataType| match type_of(at)? == expected {
-            true => Ok(()),
-            false => Err(Error::invalid(format!(
-                "column {at} of a join's input must be {expected}"
-            ))),
-        };
-        expect(columns.side, DataType::Int8)?;
-        if let Some(at) = columns.matchable {
-            expect(at, DataType::Boolean)?;
+        let key_types = column_types(&left.input, &left.keys)?;
+        if key_types != column_types(&right.input, &right.keys)? {
+            return Err(Error::invalid("the keys of the sides have other types"));
         }
-        let times = columns.late.into_iter().chain(columns.expiry);
-        for at in times.chain(columns.comparands.iter().map(|(at, _)| *at)) {
-            expect(at, DataType::Int64)?;
+        let compared = [left.comparands.len(), right.comparands.len()];
+        if compared != [comparisons.len(), comparisons.len()] {
+            return Err(Error::invalid(
+                "each comparison takes a column of each side",
+            ));
         }
-        let types = |columns: &[usize]| -> Result<Vec<DataType>> {
-            columns.iter().map(|at| type_of(*at)).collect()
-        };
-        let key_types: Vec<DataType> = types(&columns.keys)?;
         let key_codec = RowCodec::new(&key_types)?;
+        let sides = [SideLayout::new(left)?, SideLayout::new(right)?];
         let mut fields: Vec<Field> = Vec::new();
-        let mut text = format!("join {} ", columns.comparands.len());
+        let mut text = format!("join {} ", comparisons.len());
         key_types.iter().for_each(|t| codec::describe(t, &mut text));
-        let mut side = |columns_of: &[usize], outer: bool| -> Result<SideLayout> {
-            let side_types: Vec<DataType> = types(columns_of)?;
-            text.push_str(if outer { " | outer " } else { " | " });
-            side_types
-                .iter()
-                .for_each(|t| codec::describe(t, &mut text));
-            fields.extend(
-                columns_of
-                    .iter()
-                    .map(|at| input.field(*at).clone().with_nullable(true)),
-            );
-            Ok(SideLayout {
-                columns: columns_of.to_vec(),
-                codec: RowCodec::new(&side_types)?,
-                types: side_types,
-                outer,
-                head: Head {
-                    has_id: outer,
-                    comparands: columns.comparands.len(),
-                },
-            })
-        };
-        let sides = [
-            side(&columns.left, outer[LEFT])?,
-            side(&columns.right, outer[RIGHT])?,
-        ];
+        for side in &sides {
+            text.push_str(if side.outer { " | outer " } else { " | " });
+            let types = side.types.iter();
+            types.for_each(|t| codec::describe(t, &mut text));
+            let kept = side.columns.kept.iter();
+            fields.extend(kept.map(|at| side.columns.input.field(*at).clone().with_nullable(true)));
+        }
         Ok(Self {
             shape: RowShape {
                 key_width: key_codec.width(),
@@ -158,10 +166,9 @@ impl JoinLayout {
             },
             fingerprint: hash_key(text.as_bytes()),
             output: Arc::new(Schema::new(fields)),
-            input,
-            columns,
             key_codec,
             sides,
+            comparisons,
             slice_us,
         })
     }
@@ -183,8 +190,8 @@ impl JoinLayout {
             return false;
         }
         let heads = [self.sides[LEFT].head, self.sides[RIGHT].head];
-        let mut comparisons = self.columns.comparands.iter().enumerate();
-        comparisons.all(|(at, (_, comparison))| {
+        let mut comparisons = self.comparisons.iter().enumerate();
+        comparisons.all(|(at, comparison)| {
             comparison.holds(
                 heads[LEFT].comparand(left, at),
                 heads[RIGHT].comparand(right, at),
@@ -219,10 +226,35 @@ impl JoinLayout {
 
     fn decode_side(&self, side: usize, records: &[&[u8]]) -> Result<Vec<ArrayRef>> {
         let side = &self.sides[side];
-        let rows: Vec<&[u8]> = records
+        // A row stands beside each of its partners, and mostly they follow one another.
+        let mut distinct: Vec<&[u8]> = Vec::new();
+        let mut last: *const u8 = std::ptr::null();
+        let mut numbers = Vec::with_capacity(records.len());
+        for record in records {
+            if record.as_ptr() != last || distinct.is_empty() {
+                last = record.as_ptr();
+                distinct.push(side.head.columns(record));
+            }
+            numbers.push(distinct.len() - 1);
+        }
+        if distinct.len() * 2 > records.len() {
+            let rows: Vec<&[u8]> = records.iter().map(|r| side.head.columns(r)).collect();
+            return side.codec.decode(&rows);
+        }
+        let columns = side.codec.decode(&distinct)?;
+        columns
             .iter()
-            .map(|record| side.head.columns(record))
-            .collect();
-        side.codec.decode(&rows)
+            .map(|column| repeated(column, &numbers))
+            .collect()
     }
+}
+
+/// The values of the column with these numbers.
+fn repeated(column: &ArrayRef, numbers: &[usize]) -> Result<ArrayRef> {
+    let data = column.to_data();
+    let mut out = MutableArrayData::new(vec![&data], false, numbers.len());
+    for at in numbers {
+        out.try_extend(0, *at, at + 1)?;
+    }
+    Ok(make_array(out.freeze()))
 }

@@ -11,6 +11,7 @@ use crate::join::layout::{JoinLayout, LEFT, RIGHT};
 use crate::join::part::{Part, side_of};
 use crate::join::record::{self, MARK, MATCHED};
 use crate::lookup::Counters;
+use crate::spent::Beside;
 
 /// Rows of a chunk whose keys are looked up together.
 const STEP_ROWS: usize = 16_384;
@@ -132,6 +133,7 @@ impl Step {
         }
         kept.counters.gets += wanted.len() as u64;
         self.looked_up[side] = wanted.len() as u64;
+        let spent = Beside::start();
         let mut lists: Vec<List> = Vec::new();
         let mut scratch = Vec::new();
         let (bytes, chunk_number) = (&mut self.bytes, kept.chunk);
@@ -160,6 +162,7 @@ impl Step {
                 )?;
             }
         }
+        kept.counters.lookup_ns += spent.ns();
         // Stable, so that the lists of a key stay in the order of their runs.
         lists.sort_by_key(|list| list.group);
         let mut rest = lists.as_slice();

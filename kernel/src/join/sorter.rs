@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int8Type, Int64Type};
+use arrow_array::types::Int64Type;
 use arrow_array::{Array, BinaryArray, BooleanArray, Int64Array, RecordBatch, UInt64Array};
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
-use crate::join::layout::{JoinLayout, LEFT, RIGHT};
+use crate::join::layout::{JoinLayout, RIGHT};
 use crate::join::part::part_of;
 use crate::join::record::{self, ALONE, AT_ONCE, NEVER};
 use crate::shards::Shards;
@@ -56,8 +56,10 @@ impl Bytes {
     }
 }
 
+/// Takes the rows of one side.
 pub struct JoinSorter {
     layout: Arc<JoinLayout>,
+    side: usize,
     shards: Shards,
     late_before: Option<i64>,
     gathered: Vec<Gathered>,
@@ -68,11 +70,16 @@ pub struct JoinSorter {
 impl JoinSorter {
     pub fn new(
         layout: Arc<JoinLayout>,
+        side: usize,
         shard_starts: &[u32],
         late_before: Option<i64>,
     ) -> Result<Self> {
+        if side > RIGHT {
+            return Err(Error::invalid(format!("a join has no side {side}")));
+        }
         Ok(Self {
             layout,
+            side,
             shards: Shards::new(shard_starts)?,
             late_before,
             gathered: shard_starts.iter().map(|_| Gathered::default()).collect(),
@@ -124,45 +131,17 @@ impl JoinSorter {
     }
 
     pub fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let expected = self.layout.input.fields();
-        let given = batch.schema();
-        let fits = given.fields().len() == expected.len()
-            && given
-                .fields()
-                .iter()
-                .zip(expected)
-                .all(|(a, b)| a.data_type().equals_datatype(b.data_type()));
-        if !fits {
+        let layout = Arc::clone(&self.layout);
+        let own = &layout.sides[self.side];
+        let columns = &own.columns;
+        let (given, expected) = (batch.schema(), columns.input.fields());
+        let mut types = given.fields().iter().zip(expected);
+        if given.fields().len() != expected.len()
+            || !types.all(|(a, b)| a.data_type().equals_datatype(b.data_type()))
+        {
             return Err(Error::invalid("a batch that has not the join's columns"));
         }
         self.rows += batch.num_rows() as u64;
-        let sides = batch
-            .column(self.layout.columns.side)
-            .as_primitive::<Int8Type>()
-            .clone();
-        // Rows of one side mostly come in a row, because a union puts its inputs one after the other.
-        let mut start = 0;
-        while start < batch.num_rows() {
-            let side = sides.value(start);
-            let mut end = start + 1;
-            while end < batch.num_rows() && sides.value(end) == side {
-                end += 1;
-            }
-            let side = match side {
-                0 => LEFT,
-                1 => RIGHT,
-                _ => return Err(Error::invalid(format!("there is no side {side}"))),
-            };
-            self.push_side(side, &batch.slice(start, end - start))?;
-            start = end;
-        }
-        Ok(())
-    }
-
-    fn push_side(&mut self, side: usize, batch: &RecordBatch) -> Result<()> {
-        let layout = Arc::clone(&self.layout);
-        let columns = &layout.columns;
-        let own = &layout.sides[side];
         let pick = |at: &[usize]| -> Vec<_> {
             at.iter().map(|at| Arc::clone(batch.column(*at))).collect()
         };
@@ -171,14 +150,13 @@ impl JoinSorter {
             true => None,
             false => Some(layout.key_codec.encode(&key_columns)?),
         };
-        let payload_columns = pick(&own.columns);
+        let payload_columns = pick(&columns.kept);
         let payloads = match payload_columns.is_empty() {
             true => None,
             false => Some(own.codec.encode(&payload_columns)?),
         };
         let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
-        let comparands: Vec<&Int64Array> =
-            columns.comparands.iter().map(|(at, _)| int(*at)).collect();
+        let comparands: Vec<&Int64Array> = columns.comparands.iter().map(|at| int(*at)).collect();
         let nulls: Option<NullBuffer> = key_columns
             .iter()
             .map(|column| column.logical_nulls())
@@ -216,7 +194,7 @@ impl JoinSorter {
             let hash = hash_key(key);
             let to = &mut self.gathered[self.shards.of(hash)];
             to.hashes.push(hash);
-            to.parts.push(part_of(side, expiry, layout.slice_us));
+            to.parts.push(part_of(self.side, expiry, layout.slice_us));
             to.keys.bytes.extend_from_slice(key);
             to.keys.close()?;
             let flags = if is_alone { ALONE } else { 0 };

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
@@ -86,10 +86,22 @@ def scala_object(jvm: Any, path: str) -> JavaObject:
     return getattr(getattr(jvm, f"{path}$"), "MODULE$")
 
 
+class PlannedJoin(NamedTuple):
+    """What Spark makes of a join's condition."""
+
+    keys: tuple[list[JavaObject], list[JavaObject]]
+    """Expressions of the left side and of the right that have to be equal."""
+    others: list[JavaObject]
+    condition: JavaObject
+    """The others in one, as an Option of Scala's."""
+    join: JavaObject
+
+
 class Catalyst:
     """Spark's plan classes, reached through one session's gateway."""
 
     def __init__(self, session: SparkSession) -> None:
+        self._session = session
         self._jvm = session._jvm
         self._gateway = session.sparkContext._gateway
 
@@ -316,6 +328,67 @@ class Catalyst:
             nothing,
             False,
         )
+
+    # Joins of streams
+
+    @cached_property
+    def _optimizer(self) -> JavaObject:
+        return self._session._jsparkSession.sessionState().optimizer()
+
+    def planned_join(self, join: JavaObject) -> PlannedJoin | None:
+        """A join as Spark would run it; None where it would not run one. The columns are those of the join itself."""
+        node = self._optimizer.execute(join)
+        while kind(node) != "Join":
+            children = items(node.children())
+            if len(children) != 1:
+                return None
+            node = children[0]
+        found = self._object("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(node)
+        if not found.isDefined():
+            return None
+        parts = found.get()
+        others = self.conjuncts(parts._4().get()) if parts._4().isDefined() else []
+        return PlannedJoin((items(parts._2()), items(parts._3())), others, parts._4(), join)
+
+    def conjuncts(self, condition: JavaObject) -> list[JavaObject]:
+        if kind(condition) != "And":
+            return [condition]
+        return [*self.conjuncts(condition.left()), *self.conjuncts(condition.right())]
+
+    def state_watermark_offset_us(self, planned: PlannedJoin, side: int) -> int | None:
+        """By how much the time up to which Spark forgets a side's rows differs from the watermark; None: it keeps
+        them. Spark's own rule, asked twice, because it takes any number in the condition for a time."""
+        sides = [self._attribute_set(plan.output()) for plan in (planned.join.left(), planned.join.right())]
+        helper = self._object("org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper")
+        offsets = set()
+        for watermark_ms in (10**12, 2 * 10**12):
+            found = helper.getStateValueWatermark(
+                sides[side], sides[1 - side], planned.condition, self.some(watermark_ms)
+            )
+            if not found.isDefined():
+                return None
+            offsets.add((int(found.get()) - watermark_ms) * 1000)
+        return offsets.pop() if len(offsets) == 1 else None
+
+    def _attribute_set(self, attributes: JavaObject) -> JavaObject:
+        return self._object("org.apache.spark.sql.catalyst.expressions.AttributeSet").apply(attributes)
+
+    def as_long(self, expression: JavaObject) -> JavaObject | None:
+        """A time in microseconds or a whole number as int64; None for other types."""
+        match expression.dataType().typeName():
+            case "timestamp" | "timestamp_ntz":
+                return self.micros(expression)
+            case "byte" | "short" | "integer" | "long":
+                return self.widened(expression, self.long_type)
+        return None
+
+    def minus(self, expression: JavaObject, number: int) -> JavaObject:
+        if number == 0:
+            return expression
+        return self._expressions.Subtract(expression, self.widened(self.literal(number), self.long_type))
+
+    def filtered(self, condition: JavaObject, child: JavaObject) -> JavaObject:
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.Filter")(condition, child)
 
     def check_streaming(self, plan: JavaObject, output_mode: str) -> None:
         """Raises Spark's AnalysisException where Spark would not run the plan as a stream."""

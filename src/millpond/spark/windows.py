@@ -20,6 +20,7 @@ __all__ = [
     "is_session_window",
     "is_time_window",
     "session_form",
+    "watermark_delay_us",
     "watermarked_key",
     "window_form",
 ]
@@ -62,6 +63,11 @@ class SessionForm:
 def watermarked_key(keys: list[JavaObject]) -> JavaObject | None:
     """The key whose time a watermark follows; of several the first, as in Spark."""
     return next((key for key in keys if _has_metadata(key, _WATERMARK_DELAY)), None)
+
+
+def watermark_delay_us(key: JavaObject) -> int:
+    """How far the watermark stays behind the largest time of a key that it follows."""
+    return int(key.metadata().getLong(_WATERMARK_DELAY)) * 1000
 
 
 def is_time_window(key: JavaObject) -> bool:
