@@ -92,9 +92,10 @@ class PlannedJoin(NamedTuple):
     keys: tuple[list[JavaObject], list[JavaObject]]
     """Expressions of the left side and of the right that have to be equal."""
     others: list[JavaObject]
+    """What else has to hold."""
     condition: JavaObject
-    """The others in one, as an Option of Scala's."""
-    join: JavaObject
+    """The same after Spark's optimiser, as an Option of Scala's, over the columns of `node`."""
+    node: JavaObject
 
 
 class Catalyst:
@@ -336,19 +337,31 @@ class Catalyst:
         return self._session._jsparkSession.sessionState().optimizer()
 
     def planned_join(self, join: JavaObject) -> PlannedJoin | None:
-        """A join as Spark would run it; None where it would not run one. The columns are those of the join itself."""
+        """A join as Spark would run it; None where it would not run one by equal keys."""
+        extract = self._object("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys")
+        found = extract.unapply(self._written_out(join))
         node = self._optimizer.execute(join)
         while kind(node) != "Join":
             children = items(node.children())
             if len(children) != 1:
                 return None
             node = children[0]
-        found = self._object("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys").unapply(node)
-        if not found.isDefined():
+        optimized = extract.unapply(node)
+        if not found.isDefined() or not optimized.isDefined():
             return None
         parts = found.get()
         others = self.conjuncts(parts._4().get()) if parts._4().isDefined() else []
-        return PlannedJoin((items(parts._2()), items(parts._3())), others, parts._4(), join)
+        return PlannedJoin((items(parts._2()), items(parts._3())), others, optimized.get()._4(), node)
+
+    def _written_out(self, join: JavaObject) -> JavaObject:
+        """The join with what only stands for other expressions, such as BETWEEN, written out, where that needs no
+        more columns."""
+        plan = join
+        for rule in ("ReplaceExpressions", "RewriteWithExpression"):
+            plan = self._object(f"org.apache.spark.sql.catalyst.optimizer.{rule}").apply(plan)
+        if kind(plan) != "Join" or not plan.left().outputSet().equals(join.left().outputSet()):
+            return join
+        return plan if plan.right().outputSet().equals(join.right().outputSet()) else join
 
     def conjuncts(self, condition: JavaObject) -> list[JavaObject]:
         if kind(condition) != "And":
@@ -358,7 +371,7 @@ class Catalyst:
     def state_watermark_offset_us(self, planned: PlannedJoin, side: int) -> int | None:
         """By how much the time up to which Spark forgets a side's rows differs from the watermark; None: it keeps
         them. Spark's own rule, asked twice, because it takes any number in the condition for a time."""
-        sides = [self._attribute_set(plan.output()) for plan in (planned.join.left(), planned.join.right())]
+        sides = [self._attribute_set(plan.output()) for plan in (planned.node.left(), planned.node.right())]
         helper = self._object("org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper")
         offsets = set()
         for watermark_ms in (10**12, 2 * 10**12):

@@ -173,10 +173,11 @@ class BatchLoop:
                 given = tuple(receipts.get(operator, ()))
                 figures.late_rows.append(sum(receipt.late_rows for receipt in given))
                 with figures.timed("seal"):
-                    request = SealRequest(
-                        at, operator, self._mode, given, before_us - lag_us, watermark_us - lag_us
+                    sealed = self._seal(
+                        SealRequest(
+                            at, operator, self._mode, given, before_us - lag_us, watermark_us - lag_us
+                        )
                     )
-                    sealed = self._seal(request)
                 figures.spent += self._encoding(given) + sealed.spent
                 figures.updated_rows.append(sum(sealed.output_rows))
                 if operator == len(self._plan.operators) - 1:
