@@ -81,7 +81,11 @@ def test_an_inner_join_without_time_remembers_all_rows(spark: SparkSession, tmp_
 def test_a_join_with_one_watermark_and_a_join_using_a_column(spark: SparkSession, tmp_path: Path) -> None:
     left, right = sides(spark, tmp_path, random_batches("lb"), random_batches("rb"))
     frame = left.withWatermark("lts", "3 seconds").withColumnRenamed("lk", "k")
-    frame = frame.join(right.withColumnRenamed("rk", "k"), "k").where("lv > 2").select("k", "lname", "rname")
+    frame = (
+        frame.join(right.withColumnRenamed("rk", "k"), "k")
+        .where("lv > 2")
+        .select("k", "lname", "lts", "rname")
+    )
     compare_by_batch(*run_both(spark, frame, tmp_path))
 
 

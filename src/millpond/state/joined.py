@@ -63,11 +63,6 @@ class JoinShard(OperatorShard):
     def stats(self) -> dict[str, int]:
         return self._store.stats()
 
-    @property
-    def spent_ns(self) -> tuple[int, int]:
-        stats = self._store.stats()
-        return stats["lookup_ns"], stats["removal_ns"]
-
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
         return self._layout.open_run(path, run.offset, run.length)
 
