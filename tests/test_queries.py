@@ -28,7 +28,7 @@ NO_STATE = {"q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"}
 """Spark runs them alone; nothing is there for Millpond to keep."""
 
 REFUSED = {
-    **dict.fromkeys(["q3", "q4", "q6", "q8", "q9", "q20", "lr2", "logistics"], "a join of two streams"),
+    "logistics": "dropDuplicatesWithinWatermark",
     **dict.fromkeys(["q7-session", "q11-median"], "can't be merged from parts"),
     **dict.fromkeys(["q5-append", "q7"], "collect_list"),
     **dict.fromkeys(["q15", "q16"], "collect_set"),

@@ -15,6 +15,7 @@ pub mod filter;
 pub mod groups;
 pub mod hash;
 pub mod index;
+pub mod join;
 pub mod key;
 pub mod layout;
 pub mod lookup;
@@ -23,6 +24,7 @@ pub mod nexmark;
 pub mod pack;
 pub mod py;
 pub mod py_aur;
+pub mod py_join;
 pub mod py_nexmark;
 pub mod py_store;
 mod raw;
@@ -49,5 +51,6 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     py::register(module)?;
     py_store::register(module)?;
     py_aur::register(module)?;
+    py_join::register(module)?;
     py_nexmark::register(module)
 }

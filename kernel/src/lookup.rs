@@ -86,7 +86,7 @@ pub fn find_in_runs<'r, K: Keys>(
 }
 
 /// The blocks to read for the keys that the filter lets pass, as (block, place in `wanted`), in order.
-fn probes_of<K: Keys>(
+pub(crate) fn probes_of<K: Keys>(
     run: &Run,
     keys: &K,
     wanted: &[u32],
@@ -107,7 +107,7 @@ fn probes_of<K: Keys>(
 }
 
 /// How many of the probes one read can serve: those of neighbouring blocks.
-fn together(run: &Run, probes: &[(usize, usize)]) -> usize {
+pub(crate) fn together(run: &Run, probes: &[(usize, usize)]) -> usize {
     let mut last = usize::MAX;
     let mut length = 0;
     for (count, (block, _)) in probes.iter().enumerate() {
@@ -122,7 +122,7 @@ fn together(run: &Run, probes: &[(usize, usize)]) -> usize {
     probes.len()
 }
 
-fn block_bytes<'a>(run: &Run, first: usize, block: usize, bytes: &'a [u8]) -> &'a [u8] {
+pub(crate) fn block_bytes<'a>(run: &Run, first: usize, block: usize, bytes: &'a [u8]) -> &'a [u8] {
     let entry = &run.blocks()[block];
     let at = (entry.offset - run.blocks()[first].offset) as usize;
     &bytes[at..at + entry.length as usize]

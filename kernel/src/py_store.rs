@@ -22,7 +22,7 @@ use crate::scan::{Scan, ScanSpec};
 use crate::session_firing::SessionFiring;
 use crate::slice::Change;
 use crate::spent::in_files_ns;
-use crate::store::Store;
+use crate::store::{Stats, Store};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     // A call that died half way leaves state nobody should build on.
@@ -62,7 +62,7 @@ impl PyPackWriter {
 
 #[pyclass(name = "Run", module = "millpond._kernel", frozen)]
 pub struct PyRun {
-    run: Arc<Run>,
+    pub(crate) run: Arc<Run>,
 }
 
 #[pymethods]
@@ -106,8 +106,26 @@ impl PyRun {
     }
 }
 
-fn shared(runs: Vec<PyRef<'_, PyRun>>) -> Vec<Arc<Run>> {
+pub(crate) fn shared(runs: Vec<PyRef<'_, PyRun>>) -> Vec<Arc<Run>> {
     runs.iter().map(|run| Arc::clone(&run.run)).collect()
+}
+
+pub(crate) fn figures(stats: Stats) -> HashMap<&'static str, u64> {
+    HashMap::from([
+        ("rows", stats.rows),
+        ("memory_bytes", stats.memory_bytes),
+        ("run_bytes", stats.run_bytes),
+        ("live_bytes", stats.live_bytes),
+        ("runs", stats.runs),
+        ("gets", stats.counters.gets),
+        ("memory_hits", stats.counters.memory_hits),
+        ("filter_negatives", stats.counters.filter_negatives),
+        ("block_reads", stats.counters.block_reads),
+        ("false_positives", stats.counters.false_positives),
+        ("read_bytes", stats.counters.read_bytes),
+        ("lookup_ns", stats.counters.lookup_ns),
+        ("removal_ns", stats.counters.removal_ns),
+    ])
 }
 
 #[pyfunction]
@@ -352,22 +370,7 @@ impl PyStore {
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
-        let stats = self.with(py, |store| Ok(store.stats()))?;
-        Ok(HashMap::from([
-            ("rows", stats.rows),
-            ("memory_bytes", stats.memory_bytes),
-            ("run_bytes", stats.run_bytes),
-            ("live_bytes", stats.live_bytes),
-            ("runs", stats.runs),
-            ("gets", stats.counters.gets),
-            ("memory_hits", stats.counters.memory_hits),
-            ("filter_negatives", stats.counters.filter_negatives),
-            ("block_reads", stats.counters.block_reads),
-            ("false_positives", stats.counters.false_positives),
-            ("read_bytes", stats.counters.read_bytes),
-            ("lookup_ns", stats.counters.lookup_ns),
-            ("removal_ns", stats.counters.removal_ns),
-        ]))
+        Ok(figures(self.with(py, |store| Ok(store.stats()))?))
     }
 }
 

@@ -6,7 +6,7 @@ binary).
 """
 
 from collections.abc import Iterator
-from typing import final
+from typing import Any, final
 
 import pyarrow as pa
 
@@ -333,3 +333,84 @@ class Nexmark:
         """The same events as JSON objects, in one column `value`."""
     def text_lines(self, first: int, count: int) -> bytes:
         """The same events as lines, fields between bars, times in milliseconds since the epoch."""
+
+@final
+class JoinLayout:
+    """How the rows of two joined streams lie in bytes. Equal arguments give equal bytes in every process."""
+
+    def __new__(
+        cls,
+        left: dict[str, Any],
+        right: dict[str, Any],
+        comparisons: list[str],
+        slice_us: int,
+    ) -> JoinLayout:
+        """A side is a dict: `input`, its schema; `keys`, `kept` and `comparands`, lists of positions; `matchable`,
+        `late` and `expiry`, positions or None; `outer`, whether rows come out that found no partner."""
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The left side's kept columns, then the right side's."""
+    @property
+    def encoded_schema(self) -> pa.Schema: ...
+    def open_run(self, path: str, offset: int, length: int) -> Run: ...
+    def merge_runs(
+        self,
+        part: int,
+        runs: list[Run],
+        writer: PackWriter,
+        buckets: tuple[int, int],
+        whole: bool,
+        evicted_us: int,
+    ) -> tuple[int, int, int]:
+        """Writes runs of a part, given oldest first, as one, without rows that expired. `whole`: nothing older
+        exists. Returns (offset, length, rows)."""
+
+@final
+class JoinSorter:
+    """Encodes a task's rows of one side and sorts them out by shard."""
+
+    def __new__(
+        cls, layout: JoinLayout, side: int, shard_starts: list[int], late_before_us: int | None = None
+    ) -> JoinSorter: ...
+    def push(self, batch: pa.RecordBatch) -> None: ...
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def late_rows(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+@final
+class JoinStore:
+    """The store of one join in one shard: the rows of both sides in parts, by the time they can be forgotten.
+
+    One writer. What `apply` brings and firing removes belongs to the running batch until `commit` or `abort`.
+    """
+
+    def __new__(
+        cls, layout: JoinLayout, first_bucket: int, end_bucket: int, memory_bytes: int
+    ) -> JoinStore: ...
+    def restore(self, part: int, rows: int, runs: list[Run]) -> None: ...
+    @property
+    def evicted_us(self) -> int:
+        """The watermark at which rows were last let go, as the running batch leaves it."""
+    def restore_evicted(self, evicted_us: int) -> None: ...
+    def apply(self, encoded: pa.RecordBatch) -> None: ...
+    def begin_fire(self, before_us: int) -> None:
+        """From here on the batch takes no rows, and `next_output` gives what it leads to: pairs, then what expires at
+        `before_us` without a partner."""
+    def next_output(self) -> pa.RecordBatch | None: ...
+    def parts(self) -> list[tuple[int, int]]:
+        """(part, rows in it), dropped ones left out, in order."""
+    @property
+    def dirty_bytes(self) -> int: ...
+    def flush(self, writer: PackWriter) -> list[tuple[int, int, int, int]]:
+        """(part, offset, length, keys) of each run written; hand each back with `add_pending`."""
+    def add_pending(self, part: int, run: Run) -> None: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+    def replace(self, part: int, first: int, count: int, run: Run) -> bool: ...
+    def runs(self, part: int) -> list[Run]: ...
+    def run_bytes(self, part: int) -> int: ...
+    def stats(self) -> dict[str, int]: ...

@@ -14,6 +14,8 @@ from millpond.semantics.operator import (
     AggregateSpec,
     Column,
     DedupSpec,
+    JoinSpec,
+    JoinTime,
     KeyedTime,
     OperatorSpec,
     Panes,
@@ -70,6 +72,8 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
             return _forgetting_changes(old, new)
         case SessionRowsSpec(), SessionRowsSpec():
             return _row_changes(old, new)
+        case JoinSpec(), JoinSpec():
+            return _join_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
 
 
@@ -78,7 +82,23 @@ _KINDS: dict[type, str] = {
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
     SessionRowsSpec: "the rows of sessions",
+    JoinSpec: "the rows of a join",
 }
+
+
+def _join_changes(old: JoinSpec, new: JoinSpec) -> list[str]:
+    changes: list[str] = []
+    if old.join != new.join:
+        changes.append(f"the join was {old.join}, is {new.join}")
+    if old.condition != new.condition:
+        changes.append(f"the join's condition was {old.condition}, is {new.condition}")
+    for name, before, after in zip(("left", "right"), old.sides, new.sides, strict=True):
+        columns = [
+            ", ".join(f"{column.name} {column.type}" for column in side.kept) for side in (before, after)
+        ]
+        if columns[0] != columns[1]:
+            changes.append(f"the {name} side's kept columns were {columns[0]}, are {columns[1]}")
+    return changes
 
 
 def _forgetting_changes(old: DedupSpec, new: DedupSpec) -> list[str]:
@@ -136,6 +156,9 @@ def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
         case Sessions(), Sessions():
             if (old.gap_us, old.timer_us) == (new.gap_us, new.timer_us):
                 return []
+        case JoinTime(), JoinTime():
+            if old == new:
+                return []
         case None, None:
             return []
     return [f"{_time_text(old)}, {_time_text(new, now=True)}"]
@@ -159,8 +182,18 @@ def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
                 else f"{_duration(time.gap_us)} without a row"
             )
             return f"sessions '{time.window.name}' {be} over after {gap}"
+        case JoinTime():
+            sides = zip(("left", "right"), time.offsets_us, strict=True)
+            kept = [f"{side} {_kept_for(offset)}" for side, offset in sides]
+            return f"rows {be} kept {' and '.join(kept)}"
         case None:
             return f"groups {keep}"
+
+
+def _kept_for(offset_us: int | None) -> str:
+    if offset_us is None:
+        return "for ever"
+    return f"until the watermark is {_duration(abs(offset_us))} {'before' if offset_us > 0 else 'past'} their time"
 
 
 def _duration(us: int) -> str:

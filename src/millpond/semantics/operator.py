@@ -18,6 +18,10 @@ __all__ = [
     "Column",
     "DedupSpec",
     "Forgetting",
+    "JoinKind",
+    "JoinSide",
+    "JoinSpec",
+    "JoinTime",
     "KeyedTime",
     "OperatorSpec",
     "Order",
@@ -126,7 +130,17 @@ class Sessions(msgspec.Struct, frozen=True, tag="sessions"):
     """The window column of the query."""
 
 
-TimeSpec = Panes | KeyedTime | Sessions
+class JoinTime(msgspec.Struct, frozen=True, tag="join"):
+    """Rows of a join that are late by their side's event time, and are forgotten when they can find no partner any
+    more: where that can be known, the watermark plus the side's offset has reached their event time."""
+
+    offsets_us: tuple[int | None, int | None]
+    """For the left side and the right; None: the side's rows stay for ever."""
+    slice_us: int
+    """Rows that can be forgotten within one interval of this length share files."""
+
+
+TimeSpec = Panes | KeyedTime | Sessions | JoinTime
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +164,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.input_ipc))
+
+    def input_of(self, side: int) -> pa.Schema:  # noqa: ARG002
+        """Of one of the operator's inputs."""
+        return self.input_schema
+
+    @property
+    def output_lag_us(self) -> int:
+        """How far what is emitted may be behind the watermark."""
+        return 0
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -219,4 +242,49 @@ class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
     """What is computed on the rows."""
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec | DedupSpec
+JoinKind = Literal["inner", "left outer", "right outer", "full outer"]
+
+
+class JoinSide(msgspec.Struct, frozen=True):
+    """One side of a join: positions in its input schema. All times are int64 microseconds."""
+
+    input_ipc: bytes
+    key_columns: tuple[int, ...]
+    matchable: int | None
+    """A boolean column: rows in which it is not true have no partner, whatever comes."""
+    late: int | None
+    """The event time: a row is late when the watermark has reached it."""
+    expiry: int | None
+    """The watermark at which the row can be forgotten; null: never."""
+    comparands: tuple[int, ...]
+    """int64 columns, each compared with the other side's."""
+    kept_columns: tuple[int, ...]
+    """What is emitted."""
+    kept: tuple[Column, ...]
+    """What is emitted as the query names it."""
+    outer: bool
+    """Rows that were forgotten without having found a partner are emitted beside nulls."""
+
+
+class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
+    """Pairs of rows of two streams that have equal keys, none of which is null, and for which the comparisons hold.
+    It emits the left side's kept columns, then the right side's."""
+
+    join: JoinKind
+    sides: tuple[JoinSide, JoinSide]
+    comparisons: tuple[Literal["<", "<=", ">", ">="], ...]
+    """Of the left row's comparands with the right one's."""
+    condition: str
+    """As the query writes it; for messages and comparison."""
+
+    def input_of(self, side: int) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.sides[side].input_ipc))
+
+    @property
+    def output_lag_us(self) -> int:
+        """A pair comes when its second row does; the first may be as old as the rows that are still kept."""
+        offsets = self.time.offsets_us if isinstance(self.time, JoinTime) else ()
+        return max((-offset for offset in offsets if offset is not None and offset < 0), default=0)
+
+
+OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec | DedupSpec | JoinSpec

@@ -11,7 +11,15 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from millpond.semantics.operator import Aggregate, AggregateOp, AggregateSpec, OperatorSpec, Sessions
+from millpond.semantics.operator import (
+    Aggregate,
+    AggregateOp,
+    AggregateSpec,
+    KeyedTime,
+    OperatorSpec,
+    Panes,
+    Sessions,
+)
 
 __all__ = ["Partial", "Precombined", "precombined"]
 
@@ -66,8 +74,9 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
     schema = spec.input_schema
     fields = [schema.field(i) for i in range(len(spec.keys))]
     time = spec.time
-    time_column = None if time is None else time.column
-    if time is not None:
+    time_column = None
+    if isinstance(time, Panes | KeyedTime):
+        time_column = time.column
         fields.append(schema.field(time.column).with_name("time"))
         time = msgspec.structs.replace(time, column=len(spec.keys))
     partials, aggregates = [], []

@@ -11,6 +11,7 @@ from typing import Protocol
 from millpond.semantics.operator import OutputMode
 from millpond.spark.aggregates import is_mergeable
 from millpond.spark.dedup import DEDUPLICATING, DedupDraft
+from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
 from millpond.spark.schemas import ArrowSettings
@@ -61,9 +62,12 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
     return None
 
 
-def drafts_of_join(catalyst: Catalyst, join: JavaObject, output_mode: OutputMode) -> list[Draft] | None:
-    """The operators for the two streams that a join brings together; None: it can't be taken."""
-    return list(window_join(catalyst, join) or ()) or None if output_mode == "append" else None
+def drafts_of_join(
+    catalyst: Catalyst, join: JavaObject, output_mode: OutputMode
+) -> tuple[Draft, Draft] | JoinDraft:
+    """Two operators that keep the rows of a window for Spark to join, or one that joins by itself."""
+    by_window = window_join(catalyst, join) if output_mode == "append" else None
+    return by_window or JoinDraft(catalyst, join)
 
 
 def _in_windows(grouping: list[JavaObject]) -> bool:

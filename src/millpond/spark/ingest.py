@@ -105,9 +105,9 @@ class _Stream:
         self._order = order
         self._feed = feed
         self._key = StageKey(order.at, feed.operator, task, attempt, feed.side)
-        self._schema = feed.spec.input_schema
+        self._schema = feed.spec.input_of(feed.side)
         self._sorter, self._staged_schema = sorter_of(
-            feed.spec, order.shard_starts, feed.late_before_us, feed.weight
+            feed.spec, feed.side, order.shard_starts, feed.late_before_us, feed.weight
         )
         self._staged = [0] * len(order.shard_starts)
         self._overflow: str | None = None

@@ -92,7 +92,7 @@ class Ingester:
             frame = precombiner.combined(frame)
             spec, weight = precombiner.form.spec, precombiner.form.weight
             rows = switch.groups
-        columns = tuple(range(len(spec.input_schema)))
+        columns = tuple(range(len(spec.input_of(side))))
         feed = self._feed(operator, side, columns, before_us, spec, weight)
         receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows)]
         switch.note(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
@@ -86,10 +86,23 @@ def scala_object(jvm: Any, path: str) -> JavaObject:
     return getattr(getattr(jvm, f"{path}$"), "MODULE$")
 
 
+class PlannedJoin(NamedTuple):
+    """What Spark makes of a join's condition."""
+
+    keys: tuple[list[JavaObject], list[JavaObject]]
+    """Expressions of the left side and of the right that have to be equal."""
+    others: list[JavaObject]
+    """What else has to hold."""
+    condition: JavaObject
+    """The same after Spark's optimiser, as an Option of Scala's, over the columns of `node`."""
+    node: JavaObject
+
+
 class Catalyst:
     """Spark's plan classes, reached through one session's gateway."""
 
     def __init__(self, session: SparkSession) -> None:
+        self._session = session
         self._jvm = session._jvm
         self._gateway = session.sparkContext._gateway
 
@@ -321,6 +334,79 @@ class Catalyst:
             nothing,
             False,
         )
+
+    # Joins of streams
+
+    @cached_property
+    def _optimizer(self) -> JavaObject:
+        return self._session._jsparkSession.sessionState().optimizer()
+
+    def planned_join(self, join: JavaObject) -> PlannedJoin | None:
+        """A join as Spark would run it; None where it would not run one by equal keys."""
+        extract = self._object("org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys")
+        found = extract.unapply(self._written_out(join))
+        node = self._optimizer.execute(join)
+        while kind(node) != "Join":
+            children = items(node.children())
+            if len(children) != 1:
+                return None
+            node = children[0]
+        optimized = extract.unapply(node)
+        if not found.isDefined() or not optimized.isDefined():
+            return None
+        parts = found.get()
+        others = self.conjuncts(parts._4().get()) if parts._4().isDefined() else []
+        return PlannedJoin((items(parts._2()), items(parts._3())), others, optimized.get()._4(), node)
+
+    def _written_out(self, join: JavaObject) -> JavaObject:
+        """The join with what only stands for other expressions, such as BETWEEN, written out, where that needs no
+        more columns."""
+        plan = join
+        for rule in ("ReplaceExpressions", "RewriteWithExpression"):
+            plan = self._object(f"org.apache.spark.sql.catalyst.optimizer.{rule}").apply(plan)
+        if kind(plan) != "Join" or not plan.left().outputSet().equals(join.left().outputSet()):
+            return join
+        return plan if plan.right().outputSet().equals(join.right().outputSet()) else join
+
+    def conjuncts(self, condition: JavaObject) -> list[JavaObject]:
+        if kind(condition) != "And":
+            return [condition]
+        return [*self.conjuncts(condition.left()), *self.conjuncts(condition.right())]
+
+    def state_watermark_offset_us(self, planned: PlannedJoin, side: int) -> int | None:
+        """By how much the time up to which Spark forgets a side's rows differs from the watermark; None: it keeps
+        them. Spark's own rule, asked twice, because it takes any number in the condition for a time."""
+        sides = [self._attribute_set(plan.output()) for plan in (planned.node.left(), planned.node.right())]
+        helper = self._object("org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper")
+        offsets = set()
+        for watermark_ms in (10**12, 2 * 10**12):
+            found = helper.getStateValueWatermark(
+                sides[side], sides[1 - side], planned.condition, self.some(watermark_ms)
+            )
+            if not found.isDefined():
+                return None
+            offsets.add((int(found.get()) - watermark_ms) * 1000)
+        return offsets.pop() if len(offsets) == 1 else None
+
+    def _attribute_set(self, attributes: JavaObject) -> JavaObject:
+        return self._object("org.apache.spark.sql.catalyst.expressions.AttributeSet").apply(attributes)
+
+    def as_long(self, expression: JavaObject) -> JavaObject | None:
+        """A time in microseconds or a whole number as int64; None for other types."""
+        match expression.dataType().typeName():
+            case "timestamp" | "timestamp_ntz":
+                return self.micros(expression)
+            case "byte" | "short" | "integer" | "long":
+                return self.widened(expression, self.long_type)
+        return None
+
+    def minus(self, expression: JavaObject, number: int) -> JavaObject:
+        if number == 0:
+            return expression
+        return self._expressions.Subtract(expression, self.widened(self.literal(number), self.long_type))
+
+    def filtered(self, condition: JavaObject, child: JavaObject) -> JavaObject:
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.Filter")(condition, child)
 
     def check_streaming(self, plan: JavaObject, output_mode: str) -> None:
         """Raises Spark's AnalysisException where Spark would not run the plan as a stream."""

@@ -165,14 +165,19 @@ class BatchLoop:
             figures.input_rows = sum(receipt.input_rows for given in receipts.values() for receipt in given)
             rows: dict[int, Any] = {}
             for operator, spec in enumerate(self._plan.operators):
+                lag_us = self._plan.lags_us[operator]
                 with figures.timed("ingest"):
                     for side, frame in self._plan.inputs(operator, rows, session):
-                        below = self._ingester.from_operators(frame, at, operator, side, before_us)
+                        below = self._ingester.from_operators(frame, at, operator, side, before_us - lag_us)
                         receipts.setdefault(operator, []).extend(below)
                 given = tuple(receipts.get(operator, ()))
                 figures.late_rows.append(sum(receipt.late_rows for receipt in given))
                 with figures.timed("seal"):
-                    sealed = self._seal(SealRequest(at, operator, self._mode, given, before_us, watermark_us))
+                    sealed = self._seal(
+                        SealRequest(
+                            at, operator, self._mode, given, before_us - lag_us, watermark_us - lag_us
+                        )
+                    )
                 figures.spent += self._encoding(given) + sealed.spent
                 figures.updated_rows.append(sum(sealed.output_rows))
                 if operator == len(self._plan.operators) - 1:

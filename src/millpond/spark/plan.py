@@ -22,7 +22,7 @@ from millpond.spark.carrier import Carrier, carry
 from millpond.spark.drafts import Draft
 from millpond.spark.jvm import Catalyst, JavaObject, items
 from millpond.spark.operators import Operator
-from millpond.spark.parts import Part, Whole, filled
+from millpond.spark.parts import Part, Whole, filled, leaves
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.stateful import Stage, take_apart
 from millpond.spark.top import has_top
@@ -59,6 +59,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
         precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
+        lags_us=_lags_us(taken.stages),
         catalyst=catalyst,
         _stages=taken.stages,
         _emissions=tuple(_Emission.of(catalyst, operator) for operator in operators),
@@ -78,6 +79,15 @@ def _check_streaming(catalyst: Catalyst, analyzed: JavaObject, output_mode: Outp
         raise
 
 
+def _lags_us(stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    """As in Spark: an operator's time is that of what comes latest to it."""
+    lags: list[int] = []
+    for stage in stages:
+        below = set().union(*(leaves(part) for part in stage.inputs))
+        lags.append(max((lags[i] + stages[i].operator.spec.output_lag_us for i in below), default=0))
+    return tuple(lags)
+
+
 @dataclass(frozen=True)
 class CutPlan:
     carrier: Carrier
@@ -88,6 +98,8 @@ class CutPlan:
     """What each operator emits, as Spark's schema."""
     precombined: tuple[Precombined | None, ...]
     """The operators over rows that Spark combined first, where it can."""
+    lags_us: tuple[int, ...]
+    """How far what each operator reads may be behind the watermark."""
     catalyst: Catalyst
     _stages: tuple[Stage, ...]
     _emissions: tuple[_Emission, ...]

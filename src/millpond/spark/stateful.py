@@ -99,12 +99,15 @@ class _Splitter:
         return Hole(len(self.stages) - 1)
 
     def _split_join(self, node: JavaObject) -> Part:
-        drafts = drafts_of_join(self._catalyst, node, self._mode) if kind(node) == "Join" else None
-        if drafts is None:
+        if kind(node) != "Join":
             raise _keeps_state(
                 "a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams"
             )
-        return inner(node, tuple(self._stage(draft) for draft in drafts))
+        drafts = drafts_of_join(self._catalyst, node, self._mode)
+        if isinstance(drafts, tuple):
+            return inner(node, tuple(self._stage(draft) for draft in drafts))
+        hole = self._stage(drafts)
+        return hole if drafts.rest is None else Inner(drafts.rest, (hole,))
 
     def _refuse(self, node: JavaObject, *, above_state: bool) -> None:
         name = kind(node)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from millpond._kernel import Layout
+from millpond._kernel import JoinLayout, Layout
 from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     DedupSpec,
+    JoinSpec,
+    JoinTime,
     KeyedTime,
     Panes,
     Sessions,
@@ -16,7 +18,7 @@ from millpond.semantics.operator import (
     WindowRowsSpec,
 )
 
-__all__ = ["dedup_layout", "layout_of", "routing_layout"]
+__all__ = ["dedup_layout", "join_layout", "layout_of", "routing_layout"]
 
 
 def layout_of(spec: AggregateSpec) -> Layout:
@@ -58,6 +60,24 @@ def routing_layout(spec: WindowRowsSpec) -> tuple[Layout, list[int]]:
     return Layout(pa.schema([schema.field(i) for i in columns]), len(spec.key_columns), [], *time), columns
 
 
+def join_layout(spec: JoinSpec) -> JoinLayout:
+    left, right = (
+        dict(  # noqa: C408
+            input=spec.input_of(number),
+            keys=list(side.key_columns),
+            matchable=side.matchable,
+            late=side.late,
+            expiry=side.expiry,
+            comparands=list(side.comparands),
+            kept=list(side.kept_columns),
+            outer=side.outer,
+        )
+        for number, side in enumerate(spec.sides)
+    )
+    slice_us = spec.time.slice_us if isinstance(spec.time, JoinTime) else 1
+    return JoinLayout(left, right, list(spec.comparisons), slice_us)
+
+
 def _time_columns(time: TimeSpec | None) -> tuple[int, ...]:
     """Positions of the columns that hold the time."""
     match time:
@@ -65,7 +85,7 @@ def _time_columns(time: TimeSpec | None) -> tuple[int, ...]:
             return (time.column,)
         case Sessions():
             return time.start, time.end
-        case None:
+        case JoinTime() | None:
             return ()
 
 
@@ -80,5 +100,5 @@ def _time(
             return None, (columns[0], time.slice_us), None
         case Sessions():
             return None, None, (columns[0], columns[1], time.timer_us)
-        case None:
+        case JoinTime() | None:
             return None, None, None

@@ -6,16 +6,18 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millpond._kernel import Combiner, SessionRowsSorter
+from millpond._kernel import Combiner, JoinSorter, SessionRowsSorter
 from millpond.semantics.operator import (
     AggregateSpec,
     DedupSpec,
+    JoinSpec,
     OperatorSpec,
     SessionRowsSpec,
     WindowRowsSpec,
 )
 from millpond.state.dedup import DedupShard, FirstRows
-from millpond.state.layout import layout_of
+from millpond.state.joined import JoinShard
+from millpond.state.layout import join_layout, layout_of
 from millpond.state.merged import MergedShard
 from millpond.state.routing import RowRouter
 from millpond.state.rowlog import RowLogShard
@@ -49,13 +51,19 @@ def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
             return DedupShard(place, spec)
         case SessionRowsSpec():
             return SessionRowsShard(place, spec)
+        case JoinSpec():
+            return JoinShard(place, spec)
 
 
 def sorter_of(
-    spec: OperatorSpec, shard_starts: tuple[int, ...], late_before_us: int | None, weight: int | None
+    spec: OperatorSpec,
+    side: int,
+    shard_starts: tuple[int, ...],
+    late_before_us: int | None,
+    weight: int | None,
 ) -> tuple[Sorter, pa.Schema]:
-    """The sorter and the schema of what it drains. `weight`: the column that says how many rows each row stands
-    for, where they were combined before."""
+    """The sorter for one of the operator's inputs and the schema of what it drains. `weight`: the column that says
+    how many rows each row stands for, where they were combined before."""
     match spec:
         case AggregateSpec():
             layout = layout_of(spec)
@@ -69,3 +77,6 @@ def sorter_of(
         case SessionRowsSpec():
             rows = session_rows_layout(spec)
             return SessionRowsSorter(rows, list(shard_starts), late_before_us), rows.encoded_schema
+        case JoinSpec():
+            join = join_layout(spec)
+            return JoinSorter(join, side, list(shard_starts), late_before_us), join.encoded_schema

@@ -1,0 +1,296 @@
+//! Pairs of the rows of some keys: those that the running batch brings, with each other and with those kept before.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+use arrow_array::RecordBatch;
+
+use crate::error::Result;
+use crate::join::chunk::{Chunk, ChunkKeys};
+use crate::join::layout::{JoinLayout, LEFT, RIGHT};
+use crate::join::part::{Part, side_of};
+use crate::join::record::{self, MARK, MATCHED};
+use crate::lookup::Counters;
+use crate::spent::Beside;
+
+/// Rows of a chunk whose keys are looked up together.
+const STEP_ROWS: usize = 16_384;
+/// Rows of an output batch.
+pub const OUTPUT_ROWS: usize = 65_536;
+
+#[derive(Clone, Debug)]
+struct OldRow {
+    record: Range<usize>,
+    part: i64,
+    is_matched: bool,
+}
+
+/// What one run holds of a key.
+struct List {
+    group: u32,
+    part: i64,
+    is_committed: bool,
+    bytes: Range<usize>,
+}
+
+/// The rows of one key: of the chunk and from before, by side.
+struct Group {
+    new: [Range<usize>; 2],
+    old: [Range<usize>; 2],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Position {
+    group: usize,
+    /// 0: new rows with each other, 1: new left with old right, 2: old left with new right.
+    turn: usize,
+    left: usize,
+    right: usize,
+}
+
+pub struct Step {
+    groups: Vec<Group>,
+    bytes: Vec<u8>,
+    old: Vec<OldRow>,
+    at: Position,
+    /// The first row of the chunk that is not in the step.
+    pub end: usize,
+    /// Keys that were looked up on each side.
+    pub looked_up: [u64; 2],
+}
+
+/// What a step found out beside the pairs: rows of outer sides that have a partner for the first time.
+#[derive(Default)]
+pub struct Matched {
+    /// Rows of the chunk.
+    pub new: Vec<usize>,
+    /// A row of the chunk with the same key, the part and the number of a row kept before.
+    pub old: Vec<(usize, i64, u64)>,
+}
+
+/// What is looked up in.
+pub struct Kept<'a> {
+    pub parts: &'a mut BTreeMap<i64, Part>,
+    /// Rows that expired at or before it are gone.
+    pub evicted: i64,
+    /// Runs of this chunk and later ones are not looked at.
+    pub chunk: usize,
+    pub counters: &'a mut Counters,
+}
+
+impl Step {
+    /// Looks up the partners of the chunk's next keys, from the row `first` on.
+    pub fn begin(
+        layout: &JoinLayout,
+        chunk: &Chunk,
+        first: usize,
+        kept: &mut Kept<'_>,
+    ) -> Result<Self> {
+        let mut groups = Vec::new();
+        let mut firsts = Vec::new();
+        let mut end = first;
+        while end < chunk.len() && end - first < STEP_ROWS {
+            let start = end;
+            end = chunk.end_of_key(start);
+            let right = chunk.first_right(start..end);
+            groups.push(Group {
+                new: [start..right, right..end],
+                old: [0..0, 0..0],
+            });
+            firsts.push(start as u32);
+        }
+        let mut step = Self {
+            groups,
+            bytes: Vec::new(),
+            old: Vec::new(),
+            at: Position::default(),
+            end,
+            looked_up: [0, 0],
+        };
+        for side in [LEFT, RIGHT] {
+            step.look_up(layout, chunk, &firsts, side, kept)?;
+        }
+        Ok(step)
+    }
+
+    /// Finds the kept rows of one side for the keys that have new rows of the other.
+    fn look_up(
+        &mut self,
+        layout: &JoinLayout,
+        chunk: &Chunk,
+        firsts: &[u32],
+        side: usize,
+        kept: &mut Kept<'_>,
+    ) -> Result<()> {
+        let keys = ChunkKeys { chunk, firsts };
+        let wanted: Vec<u32> = (0u32..)
+            .zip(&self.groups)
+            .filter(|(_, group)| !group.new[1 - side].is_empty())
+            .map(|(at, _)| at)
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        kept.counters.gets += wanted.len() as u64;
+        self.looked_up[side] = wanted.len() as u64;
+        let spent = Beside::start();
+        let mut lists: Vec<List> = Vec::new();
+        let mut scratch = Vec::new();
+        let (bytes, chunk_number) = (&mut self.bytes, kept.chunk);
+        for (at, part) in kept.parts.iter_mut() {
+            if side_of(*at) != side || part.is_dropped {
+                continue;
+            }
+            let committed = part.runs.len();
+            for (place, run) in part.older_than(chunk_number).enumerate() {
+                run.find(
+                    &keys,
+                    &wanted,
+                    kept.counters,
+                    &mut scratch,
+                    |group, list| {
+                        let start = bytes.len();
+                        bytes.extend_from_slice(list);
+                        lists.push(List {
+                            group,
+                            part: *at,
+                            is_committed: place < committed,
+                            bytes: start..bytes.len(),
+                        });
+                        Ok(())
+                    },
+                )?;
+            }
+        }
+        kept.counters.lookup_ns += spent.ns();
+        // Stable, so that the lists of a key stay in the order of their runs.
+        lists.sort_by_key(|list| list.group);
+        let mut rest = lists.as_slice();
+        while let Some(first) = rest.first() {
+            let same = rest.iter().take_while(|list| list.group == first.group);
+            let (now, later) = rest.split_at(same.count());
+            let start = self.old.len();
+            self.expand(layout, side, now, kept.evicted)?;
+            self.groups[first.group as usize].old[side] = start..self.old.len();
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// The rows of a key's lists, marks applied.
+    fn expand(
+        &mut self,
+        layout: &JoinLayout,
+        side: usize,
+        lists: &[List],
+        evicted: i64,
+    ) -> Result<()> {
+        let head = layout.sides[side].head;
+        let first = self.old.len();
+        let mut marked = HashSet::new();
+        for list in lists {
+            let start = list.bytes.start;
+            let (bytes, old) = (&self.bytes[list.bytes.clone()], &mut self.old);
+            record::walk_list(bytes, head, |at| {
+                let record = &bytes[at.clone()];
+                let flags = record::flags(record);
+                if flags & MARK != 0 {
+                    marked.insert(record::marked_id(record));
+                } else if !list.is_committed || record::expiry(record) > evicted {
+                    old.push(OldRow {
+                        record: start + at.start..start + at.end,
+                        part: list.part,
+                        is_matched: flags & MATCHED != 0,
+                    });
+                }
+            })?;
+        }
+        if !marked.is_empty() {
+            for row in &mut self.old[first..] {
+                let id = head.id(&self.bytes[row.record.clone()]);
+                row.is_matched |= id.is_some_and(|id| marked.contains(&id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next pairs; `None` when the step is done.
+    pub fn next(
+        &mut self,
+        layout: &JoinLayout,
+        chunk: &Chunk,
+        matched: &mut Matched,
+    ) -> Result<Option<RecordBatch>> {
+        let outer = [layout.sides[LEFT].outer, layout.sides[RIGHT].outer];
+        let (mut lefts, mut rights): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+        let Self {
+            groups,
+            bytes,
+            old,
+            at,
+            ..
+        } = self;
+        while let Some(group) = groups.get(at.group) {
+            let (left_rows, right_rows) = match at.turn {
+                0 => (&group.new[LEFT], &group.new[RIGHT]),
+                1 => (&group.new[LEFT], &group.old[RIGHT]),
+                _ => (&group.old[LEFT], &group.new[RIGHT]),
+            };
+            let (is_old_left, is_old_right) = (at.turn == 2, at.turn == 1);
+            while at.left < left_rows.len() && lefts.len() < OUTPUT_ROWS {
+                let left_at = left_rows.start + at.left;
+                let left = match is_old_left {
+                    true => &bytes[old[left_at].record.clone()],
+                    false => chunk.record(left_at),
+                };
+                while at.right < right_rows.len() && lefts.len() < OUTPUT_ROWS {
+                    let right_at = right_rows.start + at.right;
+                    at.right += 1;
+                    let right = match is_old_right {
+                        true => &bytes[old[right_at].record.clone()],
+                        false => chunk.record(right_at),
+                    };
+                    if !layout.is_match(left, right) {
+                        continue;
+                    }
+                    lefts.push(left);
+                    rights.push(right);
+                    for (side, row, is_old, record) in [
+                        (LEFT, left_at, is_old_left, left),
+                        (RIGHT, right_at, is_old_right, right),
+                    ] {
+                        if !outer[side] {
+                            continue;
+                        }
+                        if !is_old {
+                            matched.new.push(row);
+                        } else if !old[row].is_matched
+                            && let Some(id) = layout.sides[side].head.id(record)
+                        {
+                            old[row].is_matched = true;
+                            let same_key = group.new[1 - side].start;
+                            matched.old.push((same_key, old[row].part, id));
+                        }
+                    }
+                }
+                if at.right >= right_rows.len() {
+                    at.right = 0;
+                    at.left += 1;
+                }
+            }
+            if at.left < left_rows.len() {
+                break;
+            }
+            at.left = 0;
+            at.turn += 1;
+            if at.turn > 2 {
+                at.turn = 0;
+                at.group += 1;
+            }
+        }
+        match lefts.is_empty() {
+            true => Ok(None),
+            false => layout.decode_pairs(&lefts, &rights).map(Some),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+"""The kernel's join store against a model: random rows of both sides, batches that are aborted and tried again,
+flushes in the middle of a batch, restarts, merges of runs, and memory for next to nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millpond._kernel import BUCKETS, DamagedFile, JoinLayout, JoinSorter, JoinStore, PackWriter
+
+INPUT = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("late", pa.int64()),
+        ("expiry", pa.int64()),
+        ("ok", pa.bool_()),
+        ("payload", pa.string()),
+    ]
+)
+Row = dict[str, Any]
+NEVER = 2**63 - 1
+
+
+def layout_of(outer: tuple[bool, bool], slice_us: int = 10) -> JoinLayout:
+    """Rows with equal keys are partners when the left one's time is not after the right one's."""
+    left, right = (
+        {
+            "input": INPUT,
+            "keys": [0],
+            "matchable": 3,
+            "late": 1,
+            "expiry": 2,
+            "comparands": [1],
+            "kept": [0, 4],
+            "outer": side,
+        }
+        for side in outer
+    )
+    return JoinLayout(left, right, ["<="], slice_us)
+
+
+class Model:
+    """What Spark's symmetric hash join does, row by row."""
+
+    def __init__(self, outer: tuple[bool, bool]) -> None:
+        self.outer = outer
+        self.kept: tuple[list[Row], list[Row]] = ([], [])
+
+    def run(self, sides: tuple[list[Row], list[Row]], before: int) -> list[tuple[Any, ...]]:
+        out: list[tuple[Any, ...]] = []
+        for side in (0, 1):
+            for given in sides[side]:
+                row = dict(given, matched=False)
+                if row["late"] is not None and row["late"] <= before:
+                    continue
+                if not row["ok"]:
+                    if self.outer[side]:
+                        out.append(_pair(row, None) if side == 0 else _pair(None, row))
+                    continue
+                for other in self.kept[1 - side]:
+                    left, right = (row, other) if side == 0 else (other, row)
+                    if None in (left["k"], right["k"], left["late"], right["late"]):
+                        continue
+                    if left["k"] == right["k"] and left["late"] <= right["late"]:
+                        out.append(_pair(left, right))
+                        row["matched"] = other["matched"] = True
+                self.kept[side].append(row)
+        for side in (0, 1):
+            due = [row for row in self.kept[side] if row["expiry"] is not None and row["expiry"] <= before]
+            self.kept[side][:] = [row for row in self.kept[side] if row not in due]
+            if self.outer[side]:
+                alone = [row for row in due if not row["matched"]]
+                out += [_pair(row, None) if side == 0 else _pair(None, row) for row in alone]
+        return sorted(out, key=repr)
+
+
+def _pair(left: Row | None, right: Row | None) -> tuple[Any, ...]:
+    return tuple(None if row is None else row[name] for row in (left, right) for name in ("k", "payload"))
+
+
+class Kernel:
+    def __init__(self, layout: JoinLayout, directory: Path, memory_bytes: int) -> None:
+        self.layout, self.directory, self.memory = layout, directory, memory_bytes
+        self.store = self._new()
+        self.runs: dict[int, list[tuple[str, int, int]]] = {}
+        self.pending: dict[int, list[tuple[str, int, int]]] = {}
+        self.packs = 0
+
+    def _new(self) -> JoinStore:
+        return JoinStore(self.layout, 0, BUCKETS, self.memory)
+
+    def take(
+        self, sides: tuple[list[Row], list[Row]], before: int, chance: random.Random
+    ) -> list[tuple[Any, ...]]:
+        batches = []
+        for side, rows in enumerate(sides):
+            sorter = JoinSorter(self.layout, side, [0], before)
+            for i in range(0, len(rows), 7):
+                sorter.push(pa.RecordBatch.from_pylist(rows[i : i + 7], schema=INPUT))
+                batches += [encoded for _, encoded in sorter.drain()]
+        for encoded in batches:
+            self.store.apply(encoded)
+            if chance.random() < 0.3:
+                self.flush()
+        self.store.begin_fire(before)
+        out: list[tuple[Any, ...]] = []
+        while (batch := self.store.next_output()) is not None:
+            out += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return sorted(out, key=repr)
+
+    def pack(self) -> str:
+        self.packs += 1
+        return str(self.directory / f"pack-{self.packs}")
+
+    def flush(self) -> None:
+        path = self.pack()
+        writer = PackWriter(path)
+        flushed = self.store.flush(writer)
+        writer.finish()
+        for part, offset, length, _ in flushed:
+            self.store.add_pending(part, self.layout.open_run(path, offset, length))
+            self.pending.setdefault(part, []).append((path, offset, length))
+
+    def commit(self) -> None:
+        self.flush()
+        self.store.commit()
+        for part, runs in self.pending.items():
+            self.runs.setdefault(part, []).extend(runs)
+        self.pending = {}
+        kept = dict(self.store.parts())
+        self.runs = {part: runs for part, runs in self.runs.items() if part in kept}
+
+    def abort(self) -> None:
+        self.store.abort()
+        self.pending = {}
+
+    def restart(self) -> None:
+        rows, evicted = dict(self.store.parts()), self.store.evicted_us
+        self.store = self._new()
+        self.store.restore_evicted(evicted)
+        for part, runs in self.runs.items():
+            self.store.restore(part, rows[part], [self.layout.open_run(*run) for run in runs])
+
+    def merge(self, part: int, first: int, count: int) -> None:
+        path = self.pack()
+        writer = PackWriter(path)
+        runs = self.store.runs(part)[first : first + count]
+        offset, length, _ = self.layout.merge_runs(
+            part, runs, writer, (0, BUCKETS), first == 0, self.store.evicted_us
+        )
+        writer.finish()
+        assert self.store.replace(part, first, count, self.layout.open_run(path, offset, length))
+        self.runs[part][first : first + count] = [(path, offset, length)]
+
+
+def random_rows(chance: random.Random, now: int, offset: int, numbers: list[int]) -> list[Row]:
+    rows = []
+    for _ in range(chance.randrange(0, 40)):
+        numbers[0] += 1
+        late = chance.choice([None, *[now + chance.randrange(-20, 40)] * 9])
+        rows.append(
+            {
+                "k": chance.choice([None, 1, 1, 2, *range(12)]),
+                "late": late,
+                "expiry": None if late is None else late - offset,
+                "ok": chance.random() < 0.9,
+                "payload": chance.choice([None, f"row {numbers[0]}", f"row {numbers[0]}" * 20]),
+            }
+        )
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("outer", "memory_bytes"),
+    [
+        ((False, False), 0),
+        ((False, False), 1 << 30),
+        ((True, False), 3_000),
+        ((False, True), 1 << 30),
+        ((True, True), 0),
+        ((True, True), 3_000),
+    ],
+    ids=str,
+)
+def test_pairs_and_rows_alone_are_those_of_the_model(
+    outer: tuple[bool, bool], memory_bytes: int, tmp_path: Path
+) -> None:
+    chance = random.Random(f"{outer} {memory_bytes}")
+    for offsets in [(-15, -25), (0, -30), (12, -5)]:
+        directory = tmp_path / str(offsets)
+        directory.mkdir()
+        model, kernel = Model(outer), Kernel(layout_of(outer), directory, memory_bytes)
+        now, numbers = 0, [0]
+        for _ in range(16):
+            before = now - 5
+            sides = (
+                random_rows(chance, now, offsets[0], numbers),
+                random_rows(chance, now, offsets[1], numbers),
+            )
+            if chance.random() < 0.3:
+                kernel.take(sides, before, chance)
+                if chance.random() < 0.5:
+                    kernel.flush()
+                kernel.abort()
+            assert kernel.take(sides, before, chance) == model.run(sides, before)
+            kernel.commit()
+            if chance.random() < 0.3:
+                kernel.restart()
+            for part, runs in list(kernel.runs.items()):
+                if len(runs) > 2 and chance.random() < 0.5:
+                    first = chance.randrange(0, len(runs) - 1)
+                    kernel.merge(part, first, len(runs) - first)
+            now += chance.choice([0, 3, 17])
+    assert kernel.store.stats()["memory_bytes"] < max(memory_bytes, 100_000)
+
+
+def test_parts_whose_time_has_passed_are_gone_without_a_look_at_their_rows(tmp_path: Path) -> None:
+    kernel = Kernel(layout_of((False, False)), tmp_path, 0)
+    row = {"k": 1, "late": 5, "expiry": 5, "ok": True, "payload": "x"}
+    kernel.take(([row], []), 0, random.Random(0))
+    kernel.commit()
+    assert len(kernel.store.parts()) == 1
+    kernel.take(([], []), 10, random.Random(0))
+    kernel.commit()
+    assert kernel.store.parts() == []
+    assert kernel.store.stats()["block_reads"] == 0
+
+
+def test_keys_never_seen_cost_no_read(tmp_path: Path) -> None:
+    kernel = Kernel(layout_of((False, False)), tmp_path, 0)
+    rows = [{"k": k, "late": 1, "expiry": None, "ok": True, "payload": "x"} for k in range(2_000)]
+    kernel.take((rows, []), 0, random.Random(3))
+    kernel.commit()
+    others = [{"k": k, "late": 1, "expiry": None, "ok": True, "payload": "x"} for k in range(5_000, 7_000)]
+    assert kernel.take(([], others), 0, random.Random(3)) == []
+    stats = kernel.store.stats()
+    assert stats["gets"] == 4_000
+    assert stats["block_reads"] < 200
+
+
+def test_a_wrong_byte_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    kernel = Kernel(layout_of((False, False)), tmp_path, 0)
+    row = {"k": 1, "late": 5, "expiry": None, "ok": True, "payload": "x" * 50}
+    kernel.take(([row], []), 0, random.Random(0))
+    kernel.commit()
+    ((path, offset, _),) = next(iter(kernel.runs.values()))
+    data = bytearray(Path(path).read_bytes())
+    data[offset + 90] ^= 1
+    Path(path).write_bytes(data)
+    kernel.restart()
+    with pytest.raises(DamagedFile, match="pack-"):
+        kernel.take(([], [row]), 0, random.Random(0))
