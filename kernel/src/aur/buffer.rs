@@ -12,6 +12,7 @@ pub struct Window {
     pub last: i64,
     head: u32,
     tail: u32,
+    joined: bool,
 }
 
 pub struct Buffer {
@@ -67,6 +68,7 @@ impl Buffer {
                 last: time,
                 head: row,
                 tail: row,
+                joined: false,
             });
             return self.windows.len() as u32 - 1;
         }
@@ -93,6 +95,7 @@ impl Buffer {
         let window = &mut self.windows[into as usize];
         self.next[window.tail as usize] = gone.head;
         window.tail = gone.tail;
+        window.joined = true;
         window.rows += gone.rows;
         window.first = window.first.min(gone.first);
         window.last = window.last.max(gone.last);
@@ -110,20 +113,25 @@ impl Buffer {
         }
     }
 
-    /// The rows of a window in the order in which they came.
-    pub fn rows(&self, buffer: u32) -> impl Iterator<Item = &[u8]> {
+    /// Calls `visit` with the rows of a window in the order in which they came.
+    pub fn each_row<'a>(&'a self, buffer: u32, mut visit: impl FnMut(&'a [u8])) {
         let window = &self.windows[buffer as usize];
-        let mut order = Vec::with_capacity(window.rows as usize);
         let mut row = window.head;
+        if !window.joined {
+            for _ in 0..window.rows {
+                visit(self.row(row));
+                row = self.next[row as usize];
+            }
+            return;
+        }
+        // Windows that were joined lie one behind the other.
+        let mut order = Vec::with_capacity(window.rows as usize);
         for _ in 0..window.rows {
             order.push(row);
             row = self.next[row as usize];
         }
-        // Windows that were joined lie one behind the other.
-        if !order.is_sorted() {
-            order.sort_unstable();
-        }
-        order.into_iter().map(|row| self.row(row))
+        order.sort_unstable();
+        order.into_iter().for_each(|row| visit(self.row(row)));
     }
 
     /// Bytes that a flush would write, about.

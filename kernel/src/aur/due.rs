@@ -1,12 +1,14 @@
 //! Giving out: the sessions that have closed, found with one scan of the index, and their rows, read in batches.
 
+use std::sync::Arc;
+
 use arrow_array::RecordBatch;
 
 use crate::aur::ahead::Piece;
 use crate::aur::log::Range;
 use crate::aur::log_format::take as take_number;
 use crate::aur::sessions::{NONE, State};
-use crate::aur::store::{HeldRun, RowStore};
+use crate::aur::store::RowStore;
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
 
@@ -129,22 +131,24 @@ impl RowStore {
             .chain(&mut self.pending)
             .enumerate()
         {
-            let HeldRun {
-                log, taken, dying, ..
-            } = run;
-            let blocks = (0..log.blocks_until(watermark)).filter(|block| !run.dead[*block]);
-            let blocks: Vec<usize> = blocks.collect();
-            let mut waiting = vec![false; log.blocks()];
-            let read = log.scan(&blocks, |block, entry, key| {
+            let log = Arc::clone(&run.log);
+            let blocks = run.blocks_of(log.blocks_until(watermark));
+            let read = log.scan(&blocks, |place, entry, key| {
+                if run.is_gone(place) {
+                    return Ok(());
+                }
                 let Some(slot) = sessions.find(hash_key(key), key, entry.first) else {
+                    run.note_gone(place);
                     return Ok(());
                 };
                 let session = sessions.get(slot);
                 if session.state != State::Taken {
-                    waiting[block] = true;
-                } else if wanted[session.mark as usize] {
+                    return Ok(());
+                }
+                run.dying.push(place);
+                if wanted[session.mark as usize] {
                     found += 1;
-                    taken.add(u64::from(entry.length));
+                    run.taken.add(u64::from(entry.length));
                     self.counters.taken_bytes += u64::from(entry.length);
                     parts.push(Part {
                         place: session.mark,
@@ -163,7 +167,6 @@ impl RowStore {
                 Ok(())
             })?;
             self.counters.read_bytes += read;
-            dying.extend(blocks.into_iter().filter(|block| !waiting[*block]));
         }
         if found != missing {
             let name = self.committed.first().or(self.pending.first());
@@ -225,7 +228,7 @@ impl Take {
                 Source::File { range, .. } => &bytes[*place..place + range.length as usize],
                 Source::Ahead(bytes) => bytes,
                 Source::Buffer(buffer) => {
-                    values.extend(store.buffer.rows(*buffer));
+                    store.buffer.each_row(*buffer, |row| values.push(row));
                     continue;
                 }
             };

@@ -24,7 +24,16 @@ pub struct LogRun {
     offset: u64,
     footer: Footer,
     directory: Vec<BlockLine>,
+    /// How many entries stand before each block.
+    entries_before: Vec<u32>,
     key_width: Option<usize>,
+}
+
+/// Which entry of the index of a run, and in which of its blocks it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub block: u32,
+    pub entry: u32,
 }
 
 /// Some rows of a run: where they are, and their checksum.
@@ -75,11 +84,21 @@ impl LogRun {
             .map(BlockLine::read)
             .collect();
         let mut expected = footer.index_offset;
+        let mut entries_before = Vec::with_capacity(directory.len());
+        let mut entries = 0_u32;
         for line in &directory {
+            entries_before.push(entries);
+            entries = entries.saturating_add(line.entries);
             if line.offset != expected {
                 return Err(Error::damaged(name, "the index has a hole"));
             }
             expected += u64::from(line.length);
+        }
+        if u64::from(entries) != footer.entries {
+            return Err(Error::damaged(
+                name,
+                "the index has another number of entries",
+            ));
         }
         if expected != footer.directory_offset {
             return Err(Error::damaged(name, "the index has another length"));
@@ -90,6 +109,7 @@ impl LogRun {
             offset,
             footer,
             directory,
+            entries_before,
             key_width: layout.key_width(),
         })
     }
@@ -120,8 +140,12 @@ impl LogRun {
             .partition_point(|line| line.first_ett <= watermark)
     }
 
+    pub fn block_entries(&self, block: usize) -> u32 {
+        self.directory[block].entries
+    }
+
     pub fn memory_bytes(&self) -> usize {
-        self.directory.capacity() * size_of::<BlockLine>()
+        self.directory.capacity() * (size_of::<BlockLine>() + size_of::<u32>())
     }
 
     /// Bytes of an entry in the index, on average.
@@ -130,12 +154,12 @@ impl LogRun {
         index / self.footer.entries.max(1)
     }
 
-    /// Reads blocks of the index, in order, and calls `visit` with the number of the block and each entry. Returns the
-    /// bytes that were read.
+    /// Reads blocks of the index, in order, and calls `visit` with the place of each entry, the entry and its key.
+    /// Returns the bytes that were read.
     pub fn scan(
         &self,
         blocks: &[usize],
-        mut visit: impl FnMut(usize, &Entry, &[u8]) -> Result<()>,
+        mut visit: impl FnMut(Place, &Entry, &[u8]) -> Result<()>,
     ) -> Result<u64> {
         let mut read = 0;
         let mut at = 0;
@@ -159,6 +183,10 @@ impl LogRun {
                 if xxh3_64(block_bytes) != line.checksum {
                     return Err(self.damaged("a block of the index does not match its checksum"));
                 }
+                let mut place = Place {
+                    block: *block as u32,
+                    entry: self.entries_before[*block],
+                };
                 for entry in BlockReader::new(block_bytes, line, self.key_width) {
                     let (entry, key) =
                         entry.ok_or_else(|| self.damaged("an index entry can't be read"))?;
@@ -168,7 +196,8 @@ impl LogRun {
                     {
                         return Err(self.damaged("an index entry points beyond the rows"));
                     }
-                    visit(*block, &entry, key)?;
+                    visit(place, &entry, key)?;
+                    place.entry += 1;
                 }
             }
             at = end;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::aur::log::LogRun;
+use crate::aur::log::{LogRun, Place};
 use crate::aur::store::{Extent, HeldRun, RowStore};
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
@@ -19,6 +19,7 @@ struct Fragment {
     last: i64,
     rows: u32,
     run: u32,
+    place: Place,
     bytes: u32,
 }
 
@@ -60,11 +61,13 @@ impl RowStore {
     fn fragments(&mut self) -> Result<Vec<Fragment>> {
         let mut fragments = Vec::new();
         let (sessions, range) = (&mut self.sessions, self.range);
-        for (number, run) in self.committed.iter().enumerate() {
-            let blocks: Vec<usize> = (0..run.log.blocks()).collect();
-            let read = run.log.scan(&blocks, |_, entry, key| {
+        for (number, run) in self.committed.iter_mut().enumerate() {
+            let log = Arc::clone(&run.log);
+            let blocks: Vec<usize> = (0..log.blocks()).collect();
+            let read = log.scan(&blocks, |place, entry, key| {
                 let hash = hash_key(key);
                 if !range.holds(hash) {
+                    run.note_gone(place);
                     return Ok(());
                 }
                 if !sessions.has_room(1) {
@@ -81,6 +84,7 @@ impl RowStore {
                     last: entry.last,
                     rows: entry.rows,
                     run: number as u32,
+                    place,
                     bytes: entry.length,
                 });
                 Ok(())
@@ -119,11 +123,12 @@ impl RowStore {
             let alive = spans
                 .iter()
                 .any(|span| span.start <= fragment.first && fragment.first <= span.last);
+            let run = &mut self.committed[fragment.run as usize];
             if alive {
-                self.committed[fragment.run as usize]
-                    .live
-                    .add(u64::from(fragment.bytes));
+                run.live.add(u64::from(fragment.bytes));
                 self.rows += u64::from(fragment.rows);
+            } else {
+                run.note_gone(fragment.place);
             }
         }
         let Some(head) = fragments.first().map(|fragment| fragment.head) else {

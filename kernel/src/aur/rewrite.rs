@@ -76,35 +76,47 @@ pub fn maintain(
                 // The batch that has begun needs the sessions as they are now.
                 wanted.clear();
             }
-            let mut read = 0;
-            {
-                let store = &*store;
-                let dead = store.committed.iter().find(|run| run.id == *id);
-                let step: Vec<usize> = step
-                    .iter()
-                    .filter(|block| dead.is_none_or(|run| !run.dead[**block]))
-                    .copied()
-                    .collect();
-                read += log.scan(&step, |_, entry, key| {
-                    let Some(slot) = store.sessions.find(hash_key(key), key, entry.first) else {
-                        return Ok(());
-                    };
-                    if let Some(window) = wanted.get_mut(&slot) {
-                        window.found.push((*id, *entry));
+            let RowStore {
+                committed,
+                sessions,
+                counters,
+                ..
+            } = &mut *store;
+            let mut held = committed.iter_mut().find(|run| run.id == *id);
+            let live = held.as_ref().map(|run| run.blocks_of(last));
+            let step: Vec<usize> = step
+                .iter()
+                .filter(|block| {
+                    live.as_ref()
+                        .is_none_or(|live| live.binary_search(block).is_ok())
+                })
+                .copied()
+                .collect();
+            let read = log.scan(&step, |place, entry, key| {
+                if held.as_ref().is_some_and(|run| run.is_gone(place)) {
+                    return Ok(());
+                }
+                let Some(slot) = sessions.find(hash_key(key), key, entry.first) else {
+                    if let Some(run) = &mut held {
+                        run.note_gone(place);
                     }
-                    if let Some(input) = input {
-                        moved.push(Moved {
-                            ett: store.sessions.end(slot),
-                            input,
-                            entry: *entry,
-                            key: (keys.len(), key.len()),
-                        });
-                        keys.extend_from_slice(key);
-                    }
-                    Ok(())
-                })?;
-            }
-            store.counters.read_bytes += read;
+                    return Ok(());
+                };
+                if let Some(window) = wanted.get_mut(&slot) {
+                    window.found.push((*id, *entry));
+                }
+                if let Some(input) = input {
+                    moved.push(Moved {
+                        ett: sessions.end(slot),
+                        input,
+                        entry: *entry,
+                        key: (keys.len(), key.len()),
+                    });
+                    keys.extend_from_slice(key);
+                }
+                Ok(())
+            })?;
+            counters.read_bytes += read;
         }
     }
     read_ahead(store, &runs, wanted, version)?;

@@ -13,7 +13,7 @@ use arrow_schema::DataType;
 use crate::aur::ahead::Ahead;
 use crate::aur::buffer::Buffer;
 use crate::aur::layout::RowsLayout;
-use crate::aur::log::LogRun;
+use crate::aur::log::{LogRun, Place};
 use crate::aur::log_format::{Entry, data_checksum, put};
 use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
 use crate::aur::sessions::{NONE, Sessions, State};
@@ -62,10 +62,12 @@ pub struct HeldRun {
     pub live: Extent,
     /// What of it the running batch gave out.
     pub taken: Extent,
-    /// Blocks of the index in which nothing is alive.
-    pub dead: Vec<bool>,
-    /// Blocks that are dead with the running batch's commit.
-    pub dying: Vec<usize>,
+    /// A bit for each index entry: set where its rows are known to be gone.
+    gone: Vec<u64>,
+    /// How many entries of each block are not known to be gone.
+    left: Vec<u32>,
+    /// Entries that are gone with the running batch's commit.
+    pub dying: Vec<Place>,
 }
 
 impl HeldRun {
@@ -74,17 +76,30 @@ impl HeldRun {
             id,
             live,
             taken: Extent::default(),
-            dead: vec![false; log.blocks()],
+            gone: vec![0; (log.entries() as usize).div_ceil(64)],
+            left: (0..log.blocks()).map(|b| log.block_entries(b)).collect(),
             dying: Vec::new(),
             log,
         }
     }
 
-    /// Blocks that may hold windows with an ETT up to the watermark.
-    pub fn blocks_until(&self, watermark: i64) -> Vec<usize> {
-        (0..self.log.blocks_until(watermark))
-            .filter(|block| !self.dead[*block])
-            .collect()
+    /// Of the first so many blocks of the index, those that may hold something alive.
+    pub fn blocks_of(&self, first: usize) -> Vec<usize> {
+        (0..first).filter(|block| self.left[*block] > 0).collect()
+    }
+
+    #[inline]
+    pub fn is_gone(&self, place: Place) -> bool {
+        self.gone[place.entry as usize / 64] >> (place.entry % 64) & 1 == 1
+    }
+
+    pub fn note_gone(&mut self, place: Place) {
+        let bit = 1 << (place.entry % 64);
+        let word = &mut self.gone[place.entry as usize / 64];
+        if *word & bit == 0 {
+            *word |= bit;
+            self.left[place.block as usize] -= 1;
+        }
     }
 
     fn live_bytes(&self) -> u64 {
@@ -265,12 +280,12 @@ impl RowStore {
         for (end, buffer) in &order {
             let window = self.buffer.window(*buffer);
             bytes.clear();
-            for row in self.buffer.rows(*buffer) {
+            self.buffer.each_row(*buffer, |row| {
                 if !fixed {
                     put(&mut bytes, row.len() as u64);
                 }
                 bytes.extend_from_slice(row);
-            }
+            });
             let length = u32::try_from(bytes.len())
                 .map_err(|_| Error::invalid("more than 4 GiB of one session in one flush"))?;
             let entry = Entry {
@@ -365,8 +380,8 @@ impl RowStore {
             run.live.entries -= run.taken.entries;
             run.live.bytes -= run.taken.bytes;
             run.taken = Extent::default();
-            for block in std::mem::take(&mut run.dying) {
-                run.dead[block] = true;
+            for place in std::mem::take(&mut run.dying) {
+                run.note_gone(place);
             }
         }
         self.given_out_before = self.given_out;
@@ -458,7 +473,9 @@ impl RowStore {
         self.sessions.memory_bytes()
             + self.buffer.memory_bytes()
             + self.ahead.memory_bytes()
-            + runs.map(|run| run.log.memory_bytes()).sum::<usize>()
+            + runs
+                .map(|run| run.log.memory_bytes() + 8 * run.gone.len() + 4 * run.left.len())
+                .sum::<usize>()
     }
 
     pub fn stats(&self) -> Stats {
