@@ -330,7 +330,10 @@ def test_the_statistics_have_all_their_names(shard: Shard) -> None:
         "gets",
         "memory_hits",
         "filter_negatives",
+        "disk_probes",
         "block_reads",
+        "read_requests",
+        "read_wait_ns",
         "false_positives",
         "read_bytes",
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_data::ArrayData;
@@ -60,12 +61,14 @@ pub struct PyRun {
 #[pymethods]
 impl PyRun {
     #[staticmethod]
+    #[pyo3(signature = (layout, path, offset, length, read_delay_us=0))]
     fn open(
         py: Python<'_>,
         layout: &PyLayout,
         path: PathBuf,
         offset: u64,
         length: u64,
+        read_delay_us: u64,
     ) -> PyResult<Self> {
         let layout = &layout.layout;
         let open = || {
@@ -78,7 +81,10 @@ impl PyRun {
             )
         };
         Ok(Self {
-            run: Arc::new(py.detach(open)?),
+            run: Arc::new(
+                py.detach(open)?
+                    .with_read_delay(Duration::from_micros(read_delay_us)),
+            ),
         })
     }
 
@@ -309,7 +315,10 @@ impl PyStore {
             ("gets", stats.counters.gets),
             ("memory_hits", stats.counters.memory_hits),
             ("filter_negatives", stats.counters.filter_negatives),
+            ("disk_probes", stats.counters.disk_probes),
             ("block_reads", stats.counters.block_reads),
+            ("read_requests", stats.counters.read_requests),
+            ("read_wait_ns", stats.counters.read_wait_ns),
             ("false_positives", stats.counters.false_positives),
             ("read_bytes", stats.counters.read_bytes),
         ]))

@@ -84,8 +84,9 @@ class Run:
     """An immutable run of rows in hash order inside a pack, with its key filter and block index in memory."""
 
     @staticmethod
-    def open(layout: Layout, path: str, offset: int, length: int) -> Run:
-        """Checks magic, version and checksums of header, index and filter; blocks are checked when read."""
+    def open(layout: Layout, path: str, offset: int, length: int, read_delay_us: int = 0) -> Run:
+        """Checks magic, version and checksums of header, index and filter; blocks are checked when read.
+        `read_delay_us`: for benchmarks, each read of blocks waits so long before."""
     @property
     def rows(self) -> int: ...
     @property
@@ -149,8 +150,8 @@ class Store:
     def slice_stats(self, slice: int) -> dict[str, int]:
         """rows, live_bytes, run_bytes, runs."""
     def stats(self) -> dict[str, int]:
-        """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
-        false_positives, read_bytes."""
+        """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, disk_probes (of
+        key and run), block_reads, read_requests, read_wait_ns, false_positives, read_bytes."""
 
 @final
 class Nexmark:

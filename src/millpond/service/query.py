@@ -35,6 +35,7 @@ from millpond.service.spool import Budget, Spool
 from millpond.service.staging import Staging
 from millpond.state.layout import layout_of
 from millpond.state.shard import FlushedRun, OperatorShard
+from millpond.storage.delayed import waited_ns
 from millpond.storage.manifest import Manifest, RunRef
 from millpond.storage.names import pack_name
 from millpond.storage.protocol import publish_manifest, publish_pack, read_manifest
@@ -48,7 +49,7 @@ class ServedQuery:
         self._settings = request.settings
         self._owner_slot = request.owner_slot
         self._operators = request.operators
-        self._storage: Storage = open_storage(request.location)
+        self._storage: Storage = open_storage(request.location, request.settings.storage_latency_ms)
         self._spool_directory = spool_directory
         self._budget = Budget(request.settings.staging_bytes)
         self._instance = secrets.token_hex(4)
@@ -88,6 +89,7 @@ class ServedQuery:
                         first_bucket=starts[shard],
                         end_bucket=starts[shard + 1],
                         memory_bytes=memory,
+                        read_delay_us=round(request.settings.storage_latency_ms * 1_000),
                     )
                     for shard in range(shards)
                 ]
@@ -204,7 +206,11 @@ class ServedQuery:
             self._unreferenced -= self._saved_packs
         self._maintain()
         with self._naming:
-            return CommitReply(stats=tuple(self.stats()), in_flight=tuple(self._unreferenced))
+            return CommitReply(
+                stats=tuple(self.stats()),
+                in_flight=tuple(self._unreferenced),
+                storage_wait_ns=waited_ns(self._storage),
+            )
 
     def abort(self, at: BatchTry) -> None:
         self._check(at)

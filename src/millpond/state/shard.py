@@ -39,6 +39,7 @@ class OperatorShard:
         first_bucket: int,
         end_bucket: int,
         memory_bytes: int,
+        read_delay_us: int = 0,
     ) -> None:
         self.operator = operator
         self.shard = shard
@@ -46,6 +47,7 @@ class OperatorShard:
         self.layout = layout
         self.first_bucket = first_bucket
         self.end_bucket = end_bucket
+        self._read_delay_us = read_delay_us
         self._store = Store(layout, first_bucket, end_bucket, memory_bytes)
         self._committed: dict[int, list[RunRef]] = {}
         self._pending: dict[int, list[RunRef]] = {}
@@ -53,9 +55,12 @@ class OperatorShard:
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
         """Puts a committed version in place; `paths` says where each pack can be read."""
         for slice_ in state.slices:
-            runs = [Run.open(self.layout, paths[ref.pack], ref.offset, ref.length) for ref in slice_.runs]
+            runs = [self._open(paths[ref.pack], ref.offset, ref.length) for ref in slice_.runs]
             self._store.restore(slice_.slice, slice_.rows, runs)
             self._committed[slice_.slice] = list(slice_.runs)
+
+    def _open(self, path: str, offset: int, length: int) -> Run:
+        return Run.open(self.layout, path, offset, length, self._read_delay_us)
 
     def merge(self, rows: pa.RecordBatch) -> None:
         self._store.merge(rows)
@@ -72,7 +77,7 @@ class OperatorShard:
 
     def add_pending(self, runs: Iterable[FlushedRun], pack: str, path: str) -> None:
         for run in runs:
-            self._store.add_pending(run.slice, Run.open(self.layout, path, run.offset, run.length))
+            self._store.add_pending(run.slice, self._open(path, run.offset, run.length))
             ref = RunRef(pack=pack, offset=run.offset, length=run.length, rows=run.rows)
             self._pending.setdefault(run.slice, []).append(ref)
 
@@ -122,7 +127,7 @@ class OperatorShard:
         first = next((i for i in range(len(refs)) if refs[i : i + len(merged)] == list(merged)), None)
         if first is None:
             return False
-        run = Run.open(self.layout, path, ref.offset, ref.length)
+        run = self._open(path, ref.offset, ref.length)
         if not self._store.replace(slice_, first, len(merged), run):
             return False
         refs[first : first + len(merged)] = [ref]
