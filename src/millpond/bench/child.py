@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
 from millpond.bench.kernel import KernelMerge
+from millpond.bench.papers import Paper
 from millpond.bench.workload import StreamingWorkload, load
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def main(path: Path) -> None:
                 outcome = _run_flink(job, streaming)
             case streaming:
                 spark = _session(job)
-                outcome = _run(spark, job, streaming)
+                outcome = _run_spark(spark, job, streaming)
     except Exception as error:
         traceback.print_exc()
         outcome = Outcome(error=f"{type(error).__name__}: {error}")
@@ -43,9 +44,24 @@ def main(path: Path) -> None:
         spark.stop()
 
 
+def _run_spark(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
+    from millpond.bench.engines import rehearse
+    from millpond.bench.live_run import run_live
+    from millpond.bench.rate_search import find_rate
+
+    rehearse(spark, job, workload)
+    if job.find_rate and isinstance(workload, Paper):
+        return find_rate(spark, job, workload)
+    if workload.traffic is not None:
+        return run_live(spark, job, workload, workload.traffic) or Outcome(error="the run was given up")
+    return _run(spark, job, workload)
+
+
 def _run_flink(job: Job, workload: StreamingWorkload) -> Outcome:
     from millpond.bench.flink.run import run_flink
 
+    if workload.traffic is not None or job.state_latency_ms:
+        return Outcome(error="not supported: Flink runs at full speed and on local storage here")
     query = workload.flink_query()
     if query is None:
         return Outcome(error=f"not supported: {workload.name} is not written in Flink's SQL")
@@ -64,37 +80,32 @@ def _session(job: Job) -> SparkSession:
 
 
 def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
-    from millpond.bench.engines import rehearse, running
+    from millpond.bench.engines import running
+    from millpond.bench.slow_storage import Waits
+    from millpond.bench.state_reads import state_reads, state_totals
 
-    rehearse(spark, job, workload)
     expected = load(Path(job.data)).batches
-    with running(spark, job, workload) as query:
+    waits = Waits(spark, job)
+    with running(spark, job, workload, after_batch=waits.note) as query:
         query.awaitTermination()
         progress = {report.batchId: report for report in query.recentProgress if report.numInputRows > 0}
     missing = set(range(len(expected))) - progress.keys()
     if missing:
         return Outcome(error=f"no progress for batches {sorted(missing)[:5]} of {len(expected)}")
+    reports = [progress[number] for number in range(len(expected))]
+    states = state_reads(reports, waits.of(reports))
     batches = tuple(
         BatchTime(
             # Spark counts a row once per evaluation of the batch, so the file's own count is taken.
             rows=batch.rows,
             ms=float(progress[number].durationMs["triggerExecution"]),
             phases_ms={name: float(ms) for name, ms in progress[number].durationMs.items()},
+            state=states[number],
         )
         for number, batch in enumerate(expected)
     )
-    state_rows, state_bytes = _state(progress[len(expected) - 1].stateOperators)
+    state_rows, state_bytes = state_totals(progress[len(expected) - 1].stateOperators)
     return Outcome(batches=batches, state_rows=state_rows, state_bytes=state_bytes)
-
-
-def _state(operators: list[Any]) -> tuple[int | None, int | None]:
-    """State rows and bytes after the last batch; None where the engine does not say."""
-    if not operators:
-        return None, None
-    rows = [operator.numRowsTotal for operator in operators]
-    # With row tracking off, Spark's RocksDB provider does not know its rows.
-    known = all(count > 0 for count in rows)
-    return sum(rows) if known else None, sum(operator.memoryUsedBytes for operator in operators)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,14 @@ class Measured(msgspec.Struct, frozen=True):
     peak_memory_bytes: int
 
 
-def run(job: Job, time_limit_s: float, on_batches: Callable[[int], None]) -> Measured:
-    """Runs to the outcome or the time limit; `on_batches` hears how many batches are done."""
+def run(
+    job: Job,
+    time_limit_s: float,
+    on_batches: Callable[[int], None],
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """Runs to the outcome or the time limit; `on_batches` hears how many batches are done, or files of live traffic
+    have arrived, `on_note` what the run has to say."""
     directory = Path(job.directory)
     job_file = directory / "job.json"
     job_file.write_bytes(msgspec.json.encode(job))
@@ -50,7 +56,7 @@ def run(job: Job, time_limit_s: float, on_batches: Callable[[int], None]) -> Mea
         )
     tree = ProcessTree(child.pid)
     try:
-        in_time = _watch(child, job, tree, time_limit_s, on_batches)
+        in_time = _watch(child, job, tree, time_limit_s, on_batches, on_note)
         outcome = _outcome(job, child, log, None if in_time else time_limit_s)
         measured = Measured(
             outcome=outcome, cpu_s=round(tree.cpu_s, 2), peak_memory_bytes=tree.peak_memory_bytes
@@ -69,12 +75,18 @@ def _watch(
     tree: ProcessTree,
     time_limit_s: float,
     on_batches: Callable[[int], None],
+    on_note: Callable[[str], None],
 ) -> bool:
     """Samples until the run is over. False: the time was."""
     deadline = time.monotonic() + time_limit_s
+    heard = 0
     while True:
         tree.sample()
         on_batches(_batches_done(job))
+        notes = job.notes.read_text().splitlines() if job.notes.exists() else []
+        for note in notes[heard:]:
+            on_note(note)
+        heard = len(notes)
         if job.outcome.exists() or child.poll() is not None:
             return True
         if time.monotonic() > deadline:
@@ -83,6 +95,8 @@ def _watch(
 
 
 def _batches_done(job: Job) -> int:
+    if job.watched.exists():
+        return max((sum(1 for _ in stream.iterdir()) for stream in job.watched.iterdir()), default=0)
     return sum(1 for _ in job.output.glob("batch=*"))
 
 
