@@ -13,7 +13,7 @@ __all__ = ["EXPECTED_PROBES", "MOST_PROBES", "is_sustained", "max_rate", "next_r
 CLOSE_ENOUGH = 1.15
 """The search ends when a rate that is sustained and one that is not are this near."""
 EXPECTED_PROBES, MOST_PROBES = 7, 14
-LOWEST_RATE, HIGHEST_RATE = 50, 2_000_000
+LOWEST_RATE, HIGHEST_RATE = 25, 2_000_000
 BEHIND_SHARE = 0.05
 FEWEST_BATCHES = 4
 
@@ -29,7 +29,7 @@ def next_rate(probes: Sequence[Probe], start: int) -> int | None:
         assert bad is not None
         return bad // 2 if bad // 2 >= LOWEST_RATE else None
     if bad is None:
-        return good * 2 if good * 2 <= HIGHEST_RATE else None
+        return min(good * 2, HIGHEST_RATE) if good < HIGHEST_RATE else None
     if bad / good <= CLOSE_ENOUGH:
         return None
     between = _two_digits(math.sqrt(good * bad))

@@ -41,11 +41,11 @@ public class DelayedFileSystem extends RawLocalFileSystem {
     return REQUESTS.get();
   }
 
-  private interface Request<T> {
+  interface Request<T> {
     T serve() throws IOException;
   }
 
-  private <T> T request(Request<T> request) throws IOException {
+  <T> T request(Request<T> request) throws IOException {
     if (INSIDE.get()) {
       return request.serve();
     }
@@ -173,6 +173,10 @@ public class DelayedFileSystem extends RawLocalFileSystem {
   public boolean mkdirs(Path path, FsPermission permission) throws IOException {
     return request(() -> super.mkdirs(path, permission));
   }
+
+  /** The local file system starts a process for this, which no remote one does. */
+  @Override
+  public void setPermission(Path path, FsPermission permission) {}
 
   @Override
   public boolean exists(Path path) throws IOException {
