@@ -84,6 +84,7 @@ class Display:
         if self._began is None or batches < self._began[1]:
             # Starting an engine takes a while that says nothing about its batches.
             self._began = (time.monotonic(), batches) if batches else None
+            self._said_quarters = 0
             return
         spent_s, done = time.monotonic() - self._began[0], batches - self._began[1]
         quarter = batches * 4 // max(self._batches, 1)

@@ -103,6 +103,7 @@ def live_figures(traces: Sequence[Sequence[BatchTime]], counting: Counting) -> d
         "batch_ms": percentiles([batch.ms for batch in batches]),
         "delay_ms": delay_percentiles(batches),
         "delay_cdf": {"share": list(CDF_SHARES), "ms": _quantiles(_ordered_delays(batches), CDF_SHARES)},
+        "trace_s": [batch.arrivals.started_s for batch in traces[-1] if batch.arrivals],
         "counted_batches": len(batches),
         "counted_ms": [batch.ms for batch in batches],
         "state_outgrew_memory": None if counting.memory_bytes is None else outgrown,

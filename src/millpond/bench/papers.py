@@ -114,8 +114,13 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
         return FlinkQuery(select=sql, update=self.mode == "update", key_columns=self.key_columns)
 
     def params(self) -> dict[str, Any]:
-        live = None if self.live is None else msgspec.to_builtins(self.live)
-        return super().params() | {"live": live, "mode": self.mode, "pattern": self._query.pattern}
+        params = super().params() | {"live": None}
+        if self.live is not None:
+            # What is only about full speed is left out.
+            for name in ("events", "batch_events", "events_per_second"):
+                del params[name]
+            params["live"] = msgspec.to_builtins(self.live)
+        return params | {"mode": self.mode, "pattern": self._query.pattern}
 
 
 _FLINK = {

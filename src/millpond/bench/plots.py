@@ -38,10 +38,12 @@ def _axes(path: Path) -> Any:
 
 
 def _plain_numbers(axis: Any) -> None:
-    """On a logarithmic axis: 200, 500, 1,000 in place of powers of ten."""
+    """On a logarithmic axis whose limits are set: 200, 500, 1,000 in place of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    near = high / low < 8
+    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if near else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -80,14 +82,16 @@ def _label(run: Mapping[str, Any]) -> str:
 
 
 def traces(engines: Mapping[str, Any], path: Path) -> None:
-    """The time of each batch, in order."""
+    """The time of each batch, in order or, under live traffic, when it began."""
     axes, save = _axes(path)
     for name, figures in engines.items():
         times = figures["trace_ms"]
-        axes.plot(range(len(times)), times, label=name, color=_COLOURS.get(name), marker="o", markersize=3)
+        at = figures.get("trace_s") or range(len(times))
+        axes.plot(at, times, label=name, color=_COLOURS.get(name), marker="o", markersize=3)
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
-    axes.set_xlabel("batch")
+    live = any("trace_s" in figures for figures in engines.values())
+    axes.set_xlabel("seconds since the traffic began" if live else "batch")
     axes.set_ylabel("milliseconds")
     axes.legend(frameon=False, fontsize="small")
     save()
@@ -118,9 +122,8 @@ def _shares(
         axes.step([times[0], *times], [0, *shares], where="post", label=name, color=_COLOURS.get(name))
     every = [time for times, _ in curves.values() for time in times]
     axes.set_xscale("log")
+    axes.set_xlim(max(min(every), 1.0) / 1.2, max(every) * 1.2)
     _plain_numbers(axes.xaxis)
-    # Whole octaves, so that there are marks on the axis however near to each other the times are.
-    axes.set_xlim(max(min(every), 1.0) / 1.5, max(every) * 1.5)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_ylim(0, 1.02)

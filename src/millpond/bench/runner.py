@@ -82,7 +82,7 @@ def _watch(
     heard = 0
     while True:
         tree.sample()
-        on_batches(_batches_done(job))
+        on_batches(_done(job))
         notes = job.notes.read_text().splitlines() if job.notes.exists() else []
         for note in notes[heard:]:
             on_note(note)
@@ -94,15 +94,26 @@ def _watch(
         time.sleep(max(SAMPLE_EVERY_S, tree.sampling_s / SAMPLING_SHARE))
 
 
-def _batches_done(job: Job) -> int:
-    if job.watched.exists():
-        return max((sum(1 for _ in stream.iterdir()) for stream in job.watched.iterdir()), default=0)
+def _done(job: Job) -> int:
+    """Files of live traffic that have arrived, of the newest try where there are several; else batches written."""
+    tries = sorted(Path(job.directory).glob("probe-*/traffic"))
+    watched = tries[-1] if tries else job.watched
+    try:
+        return max((sum(1 for _ in stream.iterdir()) for stream in watched.iterdir()), default=0)
+    except FileNotFoundError:
+        # No live traffic, or a try that is over.
+        return _batches_written(job)
+
+
+def _batches_written(job: Job) -> int:
     return sum(1 for _ in job.output.glob("batch=*"))
 
 
 def _outcome(job: Job, child: subprocess.Popen[bytes], log: Path, exceeded_s: float | None) -> Outcome:
     if exceeded_s is not None:
-        return Outcome(error=f"not done after {exceeded_s:.0f} s ({_batches_done(job)} batches were written)")
+        return Outcome(
+            error=f"not done after {exceeded_s:.0f} s ({_batches_written(job)} batches were written)"
+        )
     if job.outcome.exists():
         return msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
