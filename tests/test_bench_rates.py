@@ -11,7 +11,9 @@ from millpond.bench.rates import MOST_PROBES, is_sustained, max_rate, next_rate,
 def search(capacity: float, start: int = 8_000) -> list[Probe]:
     probes: list[Probe] = []
     while (rate := next_rate(probes, start)) is not None:
-        assert rate not in {each.rate for each in probes}, "no rate is tried twice"
+        assert rate not in {each.rate for each in probes if each.sustained}, (
+            "what is known is not tried again"
+        )
         probes.append(Probe(rate=rate, sustained=rate <= capacity, delay_p95_ms=None))
     return probes
 
@@ -33,6 +35,15 @@ def test_an_engine_that_keeps_up_with_everything_ends_the_search() -> None:
     found = max_rate(search(float("inf")))
     assert found is not None
     assert found > 1_000_000
+
+
+def test_a_bad_moment_is_not_taken_for_the_limit() -> None:
+    unlucky = [Probe(rate=8_000, sustained=False, delay_p95_ms=None)]
+    assert next_rate(unlucky, 8_000) == 8_000
+    recovered = [*unlucky, Probe(rate=8_000, sustained=True, delay_p95_ms=1.0)]
+    assert next_rate(recovered, 8_000) == 16_000
+    assert max_rate(recovered) == 8_000
+    assert next_rate([*unlucky, *unlucky], 8_000) == 4_000
 
 
 def test_a_lucky_run_above_a_failed_one_does_not_count() -> None:

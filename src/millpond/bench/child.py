@@ -13,6 +13,7 @@ from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.papers import Paper
+from millpond.bench.settings import FLOOR
 from millpond.bench.workload import StreamingWorkload, load
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def _run_spark(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Ou
     from millpond.bench.live_run import run_live
     from millpond.bench.rate_search import find_rate
 
+    if job.find_rate and job.engine == FLOOR:
+        return Outcome(error="not supported: the floor sends back what an engine put out at one rate")
     rehearse(spark, job, workload)
     if job.find_rate and isinstance(workload, Paper):
         return find_rate(spark, job, workload)

@@ -72,7 +72,8 @@ def _bars(runs: Sequence[Mapping[str, Any]], path: Path, figure: str, label: str
         range(len(runs)), labels, rotation=30 if crowded else 0, ha="right" if crowded else "center"
     )
     axes.set_ylabel(label)
-    axes.legend(frameon=False, fontsize="small", ncols=2)
+    # Above the bars, which leave no room of their own.
+    axes.legend(frameon=False, fontsize="small", ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     save()
 
 
@@ -134,6 +135,8 @@ def _shares(
 def growth(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     """What a run is about, over the values of a varied option: the highest rate, the delay of live traffic, or rows a
     second at full speed."""
+    from matplotlib.ticker import StrMethodFormatter
+
     axes, save = _axes(path)
     (option,) = runs[0]["params"]["varied"]
     values = [run["params"]["varied"][option] for run in runs]
@@ -145,6 +148,7 @@ def growth(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.plot(*zip(*points, strict=True), label=engine, color=_COLOURS.get(engine), marker="o")
     axes.set_xlabel(option)
     axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     save()

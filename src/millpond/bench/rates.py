@@ -12,28 +12,34 @@ __all__ = ["EXPECTED_PROBES", "MOST_PROBES", "is_sustained", "max_rate", "next_r
 
 CLOSE_ENOUGH = 1.15
 """The search ends when a rate that is sustained and one that is not are this near."""
-EXPECTED_PROBES, MOST_PROBES = 7, 14
+EXPECTED_PROBES, MOST_PROBES = 9, 20
 LOWEST_RATE, HIGHEST_RATE = 25, 2_000_000
 BEHIND_SHARE = 0.05
 FEWEST_BATCHES = 4
 
 
 def next_rate(probes: Sequence[Probe], start: int) -> int | None:
-    """Doubles or halves until the answer lies between two rates, then goes between them; None: found."""
+    """Doubles or halves until the answer lies between two rates, then goes between them; None: found. A rate that
+    failed is tried once more, because the machine may have had a bad moment."""
     if not probes:
         return start
     if len(probes) >= MOST_PROBES:
         return None
-    good, bad = max_rate(probes), min((each.rate for each in probes if not each.sustained), default=None)
+    last = probes[-1]
+    if not last.sustained and sum(each.rate == last.rate for each in probes) == 1:
+        return last.rate
+    return _between(max_rate(probes), min(_failed(probes), default=None))
+
+
+def _between(good: int | None, bad: int | None) -> int | None:
+    """From the highest sustained rate and the lowest that failed."""
     if good is None:
-        assert bad is not None
-        return bad // 2 if bad // 2 >= LOWEST_RATE else None
+        lower = (bad or 0) // 2
+        return lower if lower >= LOWEST_RATE else None
     if bad is None:
         return min(good * 2, HIGHEST_RATE) if good < HIGHEST_RATE else None
-    if bad / good <= CLOSE_ENOUGH:
-        return None
     between = _two_digits(math.sqrt(good * bad))
-    return between if good < between < bad else None
+    return between if bad / good > CLOSE_ENOUGH and good < between < bad else None
 
 
 def _two_digits(rate: float) -> int:
@@ -42,8 +48,13 @@ def _two_digits(rate: float) -> int:
 
 def max_rate(probes: Sequence[Probe]) -> int | None:
     """The highest sustained rate; None where none was. One that failed below it is a limit."""
-    bad = min((each.rate for each in probes if not each.sustained), default=math.inf)
+    bad = min(_failed(probes), default=math.inf)
     return max((each.rate for each in probes if each.sustained and each.rate < bad), default=None)
+
+
+def _failed(probes: Sequence[Probe]) -> set[int]:
+    """Rates that were never sustained."""
+    return {each.rate for each in probes} - {each.rate for each in probes if each.sustained}
 
 
 def is_sustained(batches: Sequence[BatchTime], trigger_seconds: float) -> bool:

@@ -193,7 +193,9 @@ def queries(
     sweep: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME=V1,V2,...", help="One run for each value of an option, such as window=10,60."
+            metavar="NAME=V1,V2,...",
+            help="One run for each value of one of the options that are numbers or sizes, such as window=10,60 or "
+            "rate=1000,2000.",
         ),
     ] = None,
     repeat: Repeat = 1,
