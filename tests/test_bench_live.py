@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millpond.bench.arrivals import batch_end_s, batch_start_s, ticks_of_batches
+from millpond.bench.arrivals import batch_end_s, batch_start_s, ticks_of_batches, took_files
 from millpond.bench.compare import Plan, compare
 from millpond.bench.feeder import Feeder
 from millpond.bench.job import Arrivals, BatchTime, Outcome, Probe, StateReads
@@ -134,6 +134,8 @@ def test_a_batch_read_what_its_sources_logs_say(tmp_path: Path) -> None:
         {"bids": (2,), "auctions": ()},
     ]
     assert batch_end_s(reports[0]) - batch_start_s(reports[0]) == 1.5
+    assert all(took_files(report) for report in reports)
+    assert not took_files(progress(2, "13.000", 5, ("bids", 1, 1), ("auctions", 0, 0)))
 
 
 def batch(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["TickReads", "batch_end_s", "batch_start_s", "ticks_of_batches"]
+__all__ = ["TickReads", "batch_end_s", "batch_start_s", "ticks_of_batches", "took_files"]
 
 _NUMBER = re.compile(r"batch-(\d+)\.parquet$")
 
@@ -47,6 +47,11 @@ def ticks_of_batches(
             reads.setdefault(stream, TickReads(stream, tuple(sorted(ticks))))
         found.append(list(reads.values()))
     return found
+
+
+def took_files(report: Any) -> bool:
+    """Whether this is a batch, be its files empty, and not a report that nothing happened."""
+    return any(_log_offset(each.startOffset) < _log_offset(each.endOffset) for each in report.sources)
 
 
 def _files_by_number(log: Path) -> dict[int, list[int]]:

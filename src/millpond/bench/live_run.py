@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millpond.bench.arrivals import TickReads, batch_end_s, batch_start_s, ticks_of_batches
+from millpond.bench.arrivals import TickReads, batch_end_s, batch_start_s, ticks_of_batches, took_files
 from millpond.bench.engines import checkpoint_directory, running
 from millpond.bench.feeder import Feeder
 from millpond.bench.job import Arrivals, BatchTime, Job, Outcome
@@ -50,7 +50,7 @@ def run_live(
         for number in range(live.ticks, live.ticks + closing):
             feeder.put(number)
             query.processAllAvailable()
-        progress = [report for report in query.recentProgress if report.numInputRows > 0]
+        progress = [report for report in query.recentProgress if took_files(report)]
         query.stop()
     return _outcome(job, workload, live, feeder.began_s, progress, waits, files=live.ticks + closing)
 
