@@ -164,6 +164,17 @@ def test_live_traffic_is_told_by_batch_times_and_delays() -> None:
     assert "0.750" in text
 
 
+def test_waiting_for_storage_is_told_at_full_speed_too() -> None:
+    batches = tuple(
+        BatchTime(100, 5.0, {}, StateReads(reads=4, from_memory=3, wait_ms=7.0)) for _ in range(4)
+    )
+    run = EngineRun("millpond", Measured(Outcome(batches, 7, 70), 1.0, 10), "d")
+    found = entry(run)
+    assert "waited 7 ms a batch for storage (p95 7), all threads; 75.0% of reads from memory" in printed(
+        found
+    )
+
+
 def test_traffic_that_ends_before_its_warm_up_is_an_error_that_says_what_to_do() -> None:
     few = ran_live("millpond", "x")
     outcome = Outcome(few.measured.outcome.batches[:1], 7, 70)

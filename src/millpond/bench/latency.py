@@ -28,6 +28,7 @@ __all__ = [
     "print_live_table",
     "search_entry",
     "state_figures",
+    "state_words",
 ]
 
 CDF_SHARES = (*(number / 200 for number in range(1, 199)), 0.995, 0.999, 1.0)
@@ -135,6 +136,23 @@ def state_figures(batches: Sequence[BatchTime]) -> dict[str, Any]:
     waits = [batch.state.wait_ms for batch in batches if batch.state and batch.state.wait_ms is not None]
     if waits:
         found["state_wait_ms"] = percentiles(waits)
+    return found
+
+
+def state_words(engines: Mapping[str, Any]) -> list[str]:
+    """What is known about reads of state and waiting for it, a line for each engine."""
+    found = []
+    for name, figures in engines.items():
+        said = []
+        waits, ratio = figures.get("state_wait_ms"), figures.get("read_hit_ratio")
+        if waits:
+            said.append(
+                f"waited {waits['p50']:,.0f} ms a batch for storage (p95 {waits['p95']:,.0f}), all threads"
+            )
+        if ratio is not None:
+            said.append(f"{ratio:.1%} of reads from memory")
+        if said:
+            found.append(f"{name}: {'; '.join(said)}")
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from millpond.bench import plots
+from millpond.bench.latency import state_words
 from millpond.bench.page_live import is_live, is_search, latency_cells, live_words, search_rows
 from millpond.bench.settings import BASELINES, FLOOR
 
@@ -71,6 +72,8 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
         lines += [live_words(run), "", *_markdown(rows), ""]
     else:
         lines += _table(run["engines"])
+        about_state = [f"- {line}" for line in state_words(run["engines"])]
+        lines += [*about_state, ""] if about_state else []
     failed = {name: each["error"] for name, each in run["engines"].items() if "error" in each}
     lines += [f"- {name} failed: {_first_line(error)}" for name, error in failed.items()]
     if failed:

@@ -13,7 +13,14 @@ from rich.table import Table
 
 from millpond.bench.compare import Comparison, EngineRun, Plan
 from millpond.bench.figures import above_floor, medians, percentiles, rows_per_s
-from millpond.bench.latency import Counting, live_figures, print_live_table, search_entry, state_figures
+from millpond.bench.latency import (
+    Counting,
+    live_figures,
+    print_live_table,
+    search_entry,
+    state_figures,
+    state_words,
+)
 from millpond.bench.machine import machine, versions
 from millpond.bench.settings import BASELINES, FLOOR
 from millpond.bench.workload import StreamingWorkload
@@ -150,6 +157,8 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
             "" if state_rows is None else f"{state_rows:,}",
         )
     console.print(table)
+    for line in state_words(engines):
+        console.print(line, style="dim", highlight=False)
     for name, figures in engines.items():
         if "error" in figures:
             console.print(f"{name}: {figures['error']}", style="red", markup=False)
