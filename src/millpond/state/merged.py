@@ -70,7 +70,7 @@ class MergedShard(OperatorShard):
         self._store = cast("Store", TracedStore(self._store, tell))
 
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
-        return Run.open(self._layout, path, run.offset, run.length)
+        return Run.open(self._layout, path, run.offset, run.length, self.place.read_delay_us)
 
     def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
         self._store.restore(slice_, rows, [self._open(path, ref) for ref, path in runs])

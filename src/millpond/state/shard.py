@@ -32,6 +32,8 @@ class Place(NamedTuple):
     first_bucket: int
     end_bucket: int
     memory_bytes: int
+    read_delay_us: int = 0
+    """For benchmarks: each read that misses memory waits so long before."""
 
 
 class FlushedRun(NamedTuple):
