@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import typer
 
+from millpond.bench import plots
 from millpond.bench.page import write_page
 from millpond.cli.bench import _bytes, _variations
 
@@ -73,10 +74,17 @@ def test_a_sweep_is_a_curve(tmp_path: Path) -> None:
 def test_a_sweep_names_an_option_and_its_values() -> None:
     assert _variations(None) == [{}]
     assert _variations("window=10, 60") == [{"window": "10"}, {"window": "60"}]
+    assert _variations("space-amplification=1.2,2") == [
+        {"space-amplification": "1.2"},
+        {"space-amplification": "2"},
+    ]
     assert _variations("write-buffer=16m,64m") == [{"write-buffer": "16m"}, {"write-buffer": "64m"}]
 
 
-@pytest.mark.parametrize("wrong", ["window", "window=", "colour=1,2", "window=10s"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["window", "window=", "colour=1,2", "window=10s", "trigger=0.01", "rate=1.5"],
+)
 def test_a_sweep_that_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(typer.BadParameter):
         _variations(wrong)
@@ -93,3 +101,61 @@ def test_sizes_have_units() -> None:
     for wrong in ("", "m", "1.5g", "0", "12t"):
         with pytest.raises(typer.BadParameter):
             _bytes(wrong)
+
+
+def live_run(rate: int, p95: float, varied: dict[str, str] | None = None) -> dict[str, Any]:
+    shares = {"p50": 10.0, "p95": p95, "p99": 30.0, "p999": 40.0, "max": 50.0}
+    figures = {
+        "rows_per_s": 900.0,
+        "batch_ms": shares,
+        "delay_ms": shares,
+        "delay_cdf": {"share": [0.5, 1.0], "ms": [10.0, 50.0]},
+        "trace_ms": [99.0, 10.0, 20.0],
+        "counted_ms": [10.0, 20.0],
+        "state_wait_ms": shares,
+        "read_hit_ratio": 0.925,
+        "state_outgrew_memory": False,
+        "cpu_s": 3.5,
+        "peak_memory_bytes": 1 << 30,
+    }
+    live = {"rate": rate, "seconds": 60.0, "warmup_seconds": 14.0, "trigger_seconds": 3.0, "normal": True}
+    return {
+        "workload": "q5",
+        "params": {"varied": varied or {}, "live": live, "state_latency": "hdfs", "find_rate": False},
+        "engines": {"millpond": figures, "spark-rocksdb": {"error": "too slow"}},
+        "results_equal": None,
+    }
+
+
+def test_live_traffic_has_its_delays_and_says_what_it_was(tmp_path: Path) -> None:
+    text, pictures = page_of(tmp_path, live_run(1_500, 20.0))
+    assert "1,500 events a second, drawn from a normal distribution each second, for 60 s that count" in text
+    assert "a batch every 3 s" in text
+    assert "14 s fill the windows" in text
+    assert "HDFS (1.5 ms)" in text
+    assert "did not outgrow the memory of millpond" in text
+    assert "| millpond | 10 | 20 | 30 | 40 | 10 | 20 | 30 | 40 | 20 | 92.5% | 3.5 | 1,024 |" in text
+    assert "| spark-rocksdb | failed |" in text
+    assert pictures == {"01-q5-batches.png", "01-q5-cdf.png", "01-q5-delay-cdf.png"}
+
+
+def test_a_sweep_over_the_rate_is_a_curve_of_delays(tmp_path: Path) -> None:
+    runs = [live_run(rate, p95, {"rate": str(rate)}) for rate, p95 in ((1_000, 20.0), (2_000, 28.0))]
+    assert plots._about(runs)[0] == "delay, p95, milliseconds"
+    assert plots._about(runs)[1](runs[1]["engines"]["millpond"]) == 28.0
+    _, pictures = page_of(tmp_path, *runs)
+    assert "sweep-q5-rate.png" in pictures
+    assert "throughput.png" not in pictures, "traffic at a given rate is no throughput"
+
+
+def test_the_highest_rates_stand_with_the_rates_that_were_tried(tmp_path: Path) -> None:
+    found = live_run(8_000, 20.0)
+    found["params"]["find_rate"] = True
+    probes = [
+        {"rate": 8_000, "sustained": True, "delay_p95_ms": 900.0},
+        {"rate": 16_000, "sustained": False, "delay_p95_ms": None},
+    ]
+    found["engines"] = {"millpond": {"max_rate": 8_000, "probes": probes}, "spark-memory": {"error": "no"}}
+    text, pictures = page_of(tmp_path, found)
+    assert "| millpond | 8,000 | 900 | 8,000 ✓, 16,000 ✗ |" in text
+    assert pictures == {"max-rates.png"}

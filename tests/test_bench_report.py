@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
 
 from millpond.bench import report
 from millpond.bench.compare import Comparison, EngineRun, Plan
-from millpond.bench.job import BatchTime, Outcome
+from millpond.bench.job import Arrivals, BatchTime, Outcome, Probe, StateReads
 from millpond.bench.keyed import Keyed
+from millpond.bench.live import Live
+from millpond.bench.papers import Paper
 from millpond.bench.runner import Measured
 
 WORKLOAD = Keyed(rows=400, keys=10, batch_rows=100)
@@ -104,3 +111,88 @@ def test_results_are_compared_between_engines_with_state() -> None:
 def test_a_repeat_with_another_result_is_a_difference() -> None:
     runs = (ran("millpond", [1, 1], "x"), ran("spark-rocksdb", [1, 1], "x"), ran("millpond", [1, 1], "y"))
     assert entry(*runs, repeat=2)["results_equal"] is False
+
+
+LIVE = Live(rate=1_000, seconds=4, trigger_seconds=1)
+PAPER = Paper(query_name="q12", size="small", live=LIVE)
+
+
+def live_comparison(*runs: EngineRun, find_rate: bool = False) -> dict[str, Any]:
+    plan = Plan(
+        workload=PAPER,
+        engines=tuple(dict.fromkeys(run.engine for run in runs)),
+        repeat=1,
+        warmup_batches=1,
+        time_limit_s=60,
+        find_rate=find_rate,
+    )
+    return report.run_entry(Comparison(plan, 20, {}, runs, None))
+
+
+def ran_live(engine: str, digest: str) -> EngineRun:
+    batches = tuple(
+        BatchTime(
+            1_000,
+            200.0,
+            {},
+            state=StateReads(reads=4, from_memory=3, wait_ms=7.0),
+            arrivals=Arrivals(started_s=float(at), delays=((300.0, 1_000),)),
+        )
+        for at in range(4)
+    )
+    return EngineRun(engine, Measured(Outcome(batches, 7, 70), 1.0, 10), digest)
+
+
+def printed(found: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    report.print_table(console, found)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_live_traffic_is_told_by_batch_times_and_delays() -> None:
+    found = live_comparison(ran_live("millpond", "x"), ran_live("spark-memory", "x"))
+    figures = found["engines"]["millpond"]
+    assert figures["batch_ms"]["p999"] == 200.0
+    assert figures["delay_ms"]["p999"] == 300.0
+    assert figures["rows_per_s"] == 1_000.0
+    assert (figures["state_wait_ms"]["p50"], figures["read_hit_ratio"]) == (7.0, 0.75)
+    assert found["results_equal"] is True
+    assert found["params"]["live"]["rate"] == 1_000
+    assert "events" not in found["params"], "what is about full speed alone is no parameter here"
+    text = printed(json.loads(msgspec.json.encode(found)))
+    assert "1,000 events/s, trigger 1 s; results equal: yes" in text
+    assert "0.750" in text
+
+
+def test_waiting_for_storage_is_told_at_full_speed_too() -> None:
+    batches = tuple(
+        BatchTime(100, 5.0, {}, state=StateReads(reads=4, from_memory=3, wait_ms=7.0)) for _ in range(4)
+    )
+    run = EngineRun("millpond", Measured(Outcome(batches, 7, 70), 1.0, 10), "d")
+    found = entry(run)
+    assert "waited 7 ms a batch for storage (p95 7), all threads; 75.0% of reads from memory" in printed(
+        found
+    )
+
+
+def test_traffic_that_ends_before_its_warm_up_is_an_error_that_says_what_to_do() -> None:
+    few = ran_live("millpond", "x")
+    outcome = Outcome(few.measured.outcome.batches[:1], 7, 70)
+    found = live_comparison(EngineRun("millpond", Measured(outcome, 1.0, 10), "x"))
+    assert "more --seconds" in found["engines"]["millpond"]["error"]
+
+
+def test_the_highest_rate_is_told_with_its_tries() -> None:
+    probes = (
+        Probe(rate=8_000, sustained=True, delay_p95_ms=900.0),
+        Probe(rate=16_000, sustained=False, delay_p95_ms=None),
+    )
+    searched = EngineRun("millpond", Measured(Outcome(probes=probes), 1.0, 10), None)
+    found = live_comparison(searched, failed("spark-memory", "no memory"), find_rate=True)
+    assert found["engines"]["millpond"]["max_rate"] == 8_000
+    assert [probe["rate"] for probe in found["engines"]["millpond"]["probes"]] == [8_000, 16_000]
+    assert found["results_equal"] is None
+    text = printed(json.loads(msgspec.json.encode(found)))
+    assert "highest rate" in text
+    assert "8,000" in text
+    assert "no memory" in text

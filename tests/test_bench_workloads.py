@@ -9,7 +9,7 @@ import pytest
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed, small_windows
 from millpond.bench.papers import CLOSING_BATCHES, Paper
-from millpond.workloads.scales import STREAMS, batches, stream_schema
+from millpond.workloads.scales import STREAMS, Shape, batches, check_shape, stream_schema
 
 
 def test_rows_are_dealt_out_to_batches() -> None:
@@ -73,3 +73,27 @@ def test_the_kernel_workload_loads_every_key_once_and_then_draws_without_repetit
     loaded = np.concatenate(draws[: workload.loading_batches])
     assert len(np.unique(loaded)) == len(loaded) == keys
     assert [len(np.unique(batch)) for batch in draws[workload.loading_batches :]] == [256] * 3
+
+
+def test_keys_and_hot_keys_can_be_varied() -> None:
+    def distinct(stream: str, column: str, **shape: int) -> int:
+        (rows,) = batches(
+            {stream: (column,)},
+            size="large",
+            seed=1,
+            events=20_000,
+            batch_events=20_000,
+            shape=Shape(**shape),
+        )
+        return len(set(rows[stream][column].to_pylist()))
+
+    assert distinct("records", "id", keys=50) == 50
+    assert distinct("positions", "vehicle", keys=70) == 70
+    few, many = distinct("bids", "bidder", keys=500), distinct("bids", "bidder", keys=500_000)
+    assert few < 1_000 < many
+    hot, cold = distinct("bids", "auction", hot_ratio=50), distinct("bids", "auction", hot_ratio=1)
+    assert hot < cold / 10
+    with pytest.raises(ValueError, match="hot keys"):
+        check_shape(["positions"], Shape(hot_ratio=2))
+    with pytest.raises(ValueError, match="can't be varied"):
+        check_shape(["ads"], Shape(keys=2))

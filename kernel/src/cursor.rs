@@ -1,8 +1,10 @@
 //! Walks a run's rows in order, reading ahead a few blocks at a time.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::Result;
+use crate::lookup::Counters;
 use crate::rows::{HashRange, Row, RowSpan};
 use crate::run::Run;
 
@@ -15,8 +17,8 @@ pub struct RunCursor {
     next_block: usize,
     bytes: Vec<u8>,
     row: Option<RowSpan>,
-    /// Blocks and bytes read since they were last taken.
-    reads: (u64, u64),
+    /// What was read since it was last taken.
+    reads: Counters,
 }
 
 impl RunCursor {
@@ -32,7 +34,7 @@ impl RunCursor {
             next_block,
             bytes: Vec::new(),
             row: None,
-            reads: (0, 0),
+            reads: Counters::default(),
         };
         cursor.read_from(0)?;
         while cursor.row.is_some_and(|row| row.hash < range.first) {
@@ -59,7 +61,7 @@ impl RunCursor {
         }
     }
 
-    pub fn take_reads(&mut self) -> (u64, u64) {
+    pub fn take_reads(&mut self) -> Counters {
         std::mem::take(&mut self.reads)
     }
 
@@ -94,10 +96,10 @@ impl RunCursor {
         if end == self.next_block {
             return Ok(false);
         }
+        let began = Instant::now();
         self.run
             .read_blocks(self.next_block, end, &mut self.bytes)?;
-        self.reads.0 += (end - self.next_block) as u64;
-        self.reads.1 += length as u64;
+        self.reads.count_read(end - self.next_block, length, began);
         self.next_block = end;
         Ok(true)
     }

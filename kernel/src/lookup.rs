@@ -1,5 +1,7 @@
 //! Looks up a batch of keys in runs: newest first, each block read once, none for keys that the filter rules out.
 
+use std::time::Instant;
+
 use crate::error::Result;
 use crate::rows::Row;
 use crate::run::Run;
@@ -20,7 +22,13 @@ pub struct Counters {
     pub memory_hits: u64,
     /// Pairs of key and run that cost no read.
     pub filter_negatives: u64,
+    /// Pairs of key and run that cost a read.
+    pub disk_probes: u64,
     pub block_reads: u64,
+    /// Reads of the file system: one brings several neighbouring blocks.
+    pub read_requests: u64,
+    /// What was waited for them.
+    pub read_wait_ns: u64,
     /// Pairs of key and run that cost a read and found nothing.
     pub false_positives: u64,
     pub read_bytes: u64,
@@ -28,6 +36,24 @@ pub struct Counters {
     pub lookup_ns: u64,
     /// Likewise of dropping slices and deleting expired groups.
     pub removal_ns: u64,
+}
+
+impl Counters {
+    /// One read of neighbouring blocks.
+    pub fn count_read(&mut self, blocks: usize, bytes: usize, began: Instant) {
+        self.read_requests += 1;
+        self.read_wait_ns += began.elapsed().as_nanos() as u64;
+        self.block_reads += blocks as u64;
+        self.read_bytes += bytes as u64;
+    }
+
+    /// Adds the reads that `other` counted.
+    pub fn add_reads(&mut self, other: &Self) {
+        self.read_requests += other.read_requests;
+        self.read_wait_ns += other.read_wait_ns;
+        self.block_reads += other.block_reads;
+        self.read_bytes += other.read_bytes;
+    }
 }
 
 /// Key numbers in the order of runs.
@@ -62,9 +88,10 @@ pub fn find_in_runs<'r, K: Keys>(
         while let Some((first, _)) = rest.first() {
             let (now, later) = rest.split_at(together(run, rest));
             let end = now.last().map_or(*first, |(block, _)| *block) + 1;
+            let began = Instant::now();
             run.read_blocks(*first, end, &mut bytes)?;
-            counters.block_reads += (end - first) as u64;
-            counters.read_bytes += bytes.len() as u64;
+            counters.count_read(end - first, bytes.len(), began);
+            counters.disk_probes += now.len() as u64;
             for (block, at) in now {
                 let row = wanted[*at];
                 let (hash, key) = (keys.hash(row as usize), keys.key(row as usize));

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_data::ArrayData;
@@ -21,7 +22,7 @@ use crate::run::Run;
 use crate::scan::{Scan, ScanSpec};
 use crate::session_firing::SessionFiring;
 use crate::slice::Change;
-use crate::spent::in_files_ns;
+use crate::spent::{in_files_ns, wait_before_read};
 use crate::store::{Stats, Store};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
@@ -68,12 +69,14 @@ pub struct PyRun {
 #[pymethods]
 impl PyRun {
     #[staticmethod]
+    #[pyo3(signature = (layout, path, offset, length, read_delay_us=0))]
     fn open(
         py: Python<'_>,
         layout: &PyLayout,
         path: PathBuf,
         offset: u64,
         length: u64,
+        read_delay_us: u64,
     ) -> PyResult<Self> {
         let layout = &layout.layout;
         let open = || {
@@ -86,7 +89,10 @@ impl PyRun {
             )
         };
         Ok(Self {
-            run: Arc::new(py.detach(open)?),
+            run: Arc::new(
+                py.detach(open)?
+                    .with_read_delay(Duration::from_micros(read_delay_us)),
+            ),
         })
     }
 
@@ -120,7 +126,10 @@ pub(crate) fn figures(stats: Stats) -> HashMap<&'static str, u64> {
         ("gets", stats.counters.gets),
         ("memory_hits", stats.counters.memory_hits),
         ("filter_negatives", stats.counters.filter_negatives),
+        ("disk_probes", stats.counters.disk_probes),
         ("block_reads", stats.counters.block_reads),
+        ("read_requests", stats.counters.read_requests),
+        ("read_wait_ns", stats.counters.read_wait_ns),
         ("false_positives", stats.counters.false_positives),
         ("read_bytes", stats.counters.read_bytes),
         ("lookup_ns", stats.counters.lookup_ns),
@@ -129,13 +138,18 @@ pub(crate) fn figures(stats: Stats) -> HashMap<&'static str, u64> {
 }
 
 #[pyfunction]
+#[pyo3(signature = (path, offset, length, read_delay_us=0))]
 fn read_blob<'py>(
     py: Python<'py>,
     path: PathBuf,
     offset: u64,
     length: u64,
+    read_delay_us: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = py.detach(|| blob::read(&path, offset, length))?;
+    let bytes = py.detach(|| {
+        wait_before_read(Duration::from_micros(read_delay_us));
+        blob::read(&path, offset, length)
+    })?;
     Ok(PyBytes::new(py, &bytes))
 }
 

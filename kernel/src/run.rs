@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,6 +13,7 @@ use crate::rows::{HashRange, Row, RowShape, RowSpan};
 use crate::run_format::{
     BlockEntry, FOOTER_BYTES, Footer, HEADER_BYTES, INDEX_ENTRY_BYTES, check_header,
 };
+use crate::spent::wait_before_read;
 
 pub struct Run {
     file: Arc<PackFile>,
@@ -22,6 +24,7 @@ pub struct Run {
     footer: Footer,
     index: Vec<BlockEntry>,
     filter: Filter,
+    read_delay: Duration,
 }
 
 impl Run {
@@ -88,7 +91,13 @@ impl Run {
             footer,
             index,
             filter,
+            read_delay: Duration::ZERO,
         })
+    }
+
+    /// For benchmarks: each read of blocks first waits, as one of remote storage would.
+    pub fn with_read_delay(self, read_delay: Duration) -> Self {
+        Self { read_delay, ..self }
     }
 
     pub fn name(&self) -> &str {
@@ -156,6 +165,7 @@ impl Run {
         };
         let length: usize = blocks.iter().map(|block| block.length as usize).sum();
         into.resize(length, 0);
+        wait_before_read(self.read_delay);
         self.file.read(self.offset + head.offset, into)?;
         let mut rest = into.as_slice();
         for (at, block) in blocks.iter().enumerate() {

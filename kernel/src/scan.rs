@@ -165,9 +165,7 @@ impl Scan {
 pub(crate) fn count_reads(store: &mut Store, merger: &mut Merger<ScanSource>) {
     for source in merger.sources_mut() {
         if let ScanSource::Run { cursor, .. } = source {
-            let (blocks, bytes) = cursor.take_reads();
-            store.counters.block_reads += blocks;
-            store.counters.read_bytes += bytes;
+            store.counters.add_reads(&cursor.take_reads());
         }
     }
 }

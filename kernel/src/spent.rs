@@ -3,7 +3,7 @@
 //! Read once per block, file or call on a store, never per row.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 thread_local! {
     static IN_FILES_NS: Cell<u64> = const { Cell::new(0) };
@@ -15,6 +15,13 @@ pub fn in_files<T>(call: impl FnOnce() -> T) -> T {
     let result = call();
     IN_FILES_NS.set(IN_FILES_NS.get() + ns_since(started));
     result
+}
+
+/// For benchmarks: waits as a read of remote storage would, which is time in the file system too.
+pub fn wait_before_read(delay: Duration) {
+    if !delay.is_zero() {
+        in_files(|| std::thread::sleep(delay));
+    }
 }
 
 /// What the calling thread has spent in calls to the file system so far.
@@ -48,7 +55,6 @@ fn ns_since(started: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn calls_to_the_file_system_are_counted_apart_from_the_work_around_them() {

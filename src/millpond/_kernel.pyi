@@ -124,16 +124,17 @@ class PackWriter:
         """Flushes to disk and returns the pack's length; a pack without runs is removed and gives 0."""
     def discard(self) -> None: ...
 
-def read_blob(path: str, offset: int, length: int) -> bytes:
-    """What `PackWriter.append` wrote, checked."""
+def read_blob(path: str, offset: int, length: int, read_delay_us: int = 0) -> bytes:
+    """What `PackWriter.append` wrote, checked. `read_delay_us`: for benchmarks, waits so long before."""
 
 @final
 class Run:
     """An immutable run of rows in hash order inside a pack, with its key filter and block index in memory."""
 
     @staticmethod
-    def open(layout: Layout, path: str, offset: int, length: int) -> Run:
-        """Checks magic, version and checksums of header, index and filter; blocks are checked when read."""
+    def open(layout: Layout, path: str, offset: int, length: int, read_delay_us: int = 0) -> Run:
+        """Checks magic, version and checksums of header, index and filter; blocks are checked when read.
+        `read_delay_us`: for benchmarks, each read of blocks waits so long before."""
     @property
     def rows(self) -> int: ...
     @property
@@ -209,8 +210,9 @@ class Store:
     def slice_stats(self, slice: int) -> dict[str, int]:
         """rows, live_bytes, run_bytes, runs."""
     def stats(self) -> dict[str, int]:
-        """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, block_reads,
-        false_positives, read_bytes, lookup_ns, removal_ns."""
+        """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, disk_probes (of
+        key and run), block_reads, read_requests, read_wait_ns, false_positives, read_bytes, lookup_ns,
+        removal_ns."""
     @property
     def spent_ns(self) -> tuple[int, int]:
         """Time spent so far on looking for keys in runs and on removal, calls to the file system left out."""

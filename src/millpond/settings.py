@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_task: int = 100_000
     local_ingest_rows: int = 20_000
     local_emit_rows: int = 20_000
+    storage_latency_ms: float = 0.0
 
     @classmethod
     def resolve(
@@ -190,6 +191,13 @@ SETTINGS: tuple[Setting, ...] = (
         meaning="output rows up to which a batch's output goes through the driver, without a Spark job",
         kind="count",
         least=0,
+    ),
+    Setting(
+        field="storage_latency_ms",
+        name="millpond.storage.latencyMs",
+        meaning="for benchmarks: added to each request to storage and each block read that misses memory",
+        kind="ratio",
+        least=0.0,
     ),
 )
 

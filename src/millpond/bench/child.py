@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.bench.flink.settings import FLINK_ENGINES
-from millpond.bench.job import BatchTime, Job, Outcome, write_outcome
+from millpond.bench.job import Job, Outcome, write_outcome
 from millpond.bench.kernel import KernelMerge
-from millpond.bench.measure import ProcessTree
+from millpond.bench.papers import Paper
 from millpond.bench.settings import FLOOR
-from millpond.bench.split import millpond_split, phases, spark_split, with_query
 from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import StreamingWorkload, load
 
@@ -46,7 +44,7 @@ def main(path: Path) -> None:
                 )
             case streaming:
                 spark = _session(job)
-                outcome = _run(spark, job, streaming)
+                outcome = _run_spark(spark, job, streaming)
     except Exception as error:
         traceback.print_exc()
         outcome = Outcome(error=f"{type(error).__name__}: {error}")
@@ -56,9 +54,26 @@ def main(path: Path) -> None:
         spark.stop()
 
 
+def _run_spark(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
+    from millpond.bench.engines import rehearse
+    from millpond.bench.live_run import run_live
+    from millpond.bench.rate_search import find_rate
+
+    if job.find_rate and job.engine == FLOOR:
+        return Outcome(error="not supported: the floor sends back what an engine put out at one rate")
+    rehearse(spark, job, workload)
+    if job.find_rate and isinstance(workload, Paper):
+        return find_rate(spark, job, workload)
+    if workload.traffic is not None:
+        return run_live(spark, job, workload, workload.traffic) or Outcome(error="the run was given up")
+    return _run(spark, job, workload)
+
+
 def _run_flink(job: Job, workload: StreamingWorkload) -> Outcome:
     from millpond.bench.flink.run import run_flink
 
+    if workload.traffic is not None or job.state_latency_ms:
+        return Outcome(error="not supported: Flink runs at full speed and on local storage here")
     query = workload.flink_query()
     if query is None:
         return Outcome(error=f"not supported: {workload.name} is not written in Flink's SQL")
@@ -77,66 +92,27 @@ def _session(job: Job) -> SparkSession:
 
 
 def _run(spark: SparkSession, job: Job, workload: StreamingWorkload) -> Outcome:
-    from millpond.bench.engines import rehearse, running
+    from millpond.bench.batch_notes import BatchNotes
+    from millpond.bench.engines import running
+    from millpond.bench.state_reads import state_totals
 
-    rehearse(spark, job, workload)
     expected = load(Path(job.data)).batches
-    cpu = _CpuOfBatches()
-    with running(spark, job, workload, cpu.note) as query:
+    notes = BatchNotes(spark, job)
+    with running(spark, job, workload, after_batch=notes.note) as query:
         query.awaitTermination()
         progress = {report.batchId: report for report in query.recentProgress if report.numInputRows > 0}
     missing = set(range(len(expected))) - progress.keys()
     if missing:
         return Outcome(error=f"no progress for batches {sorted(missing)[:5]} of {len(expected)}")
+    reports = [progress[number] for number in range(len(expected))]
+    states = notes.states(reports)
     batches = tuple(
-        BatchTime(
-            # Spark counts a row once per evaluation of the batch, so the file's own count is taken.
-            rows=batch.rows,
-            ms=float(progress[number].durationMs["triggerExecution"]),
-            phases_ms=phases(progress[number].durationMs),
-            **_splits(job, progress[number], cpu.ms(number)),
-        )
-        for number, batch in enumerate(expected)
+        # Spark counts a row once per evaluation of the batch, so the file's own count is taken.
+        notes.batch_time(report, batch.rows, state)
+        for report, batch, state in zip(reports, expected, states, strict=True)
     )
-    state_rows, state_bytes = _state(progress[len(expected) - 1].stateOperators)
+    state_rows, state_bytes = state_totals(reports[-1].stateOperators)
     return Outcome(batches=batches, state_rows=state_rows, state_bytes=state_bytes)
-
-
-class _CpuOfBatches:
-    """CPU time of this process and all that it started, from one batch's end to the next's."""
-
-    def __init__(self) -> None:
-        self._tree = ProcessTree(os.getpid())
-        self._seen = {-1: self._tree.sample_cpu_s()}
-
-    def note(self, batch: int) -> None:
-        self._seen[batch] = self._tree.sample_cpu_s()
-
-    def ms(self, batch: int) -> float:
-        return (self._seen[batch] - self._seen[batch - 1]) * 1_000
-
-
-def _splits(job: Job, progress: Any, cpu_ms: float) -> dict[str, dict[str, float]]:
-    """Spark's state stores tell times and no CPU times; the floor has no state to tell of."""
-    total_ms = float(progress.durationMs["triggerExecution"])
-    if job.engine == "millpond":
-        times, cpu = millpond_split(progress.durationMs)
-        return {"time_split_ms": with_query(times, total_ms), "cpu_split_ms": with_query(cpu, cpu_ms)}
-    if job.engine == FLOOR:
-        return {"time_split_ms": with_query({}, total_ms), "cpu_split_ms": with_query({}, cpu_ms)}
-    partitions = int(job.settings["spark.sql.shuffle.partitions"])
-    cores = len(os.sched_getaffinity(0))
-    return {"time_split_ms": spark_split(progress.stateOperators, total_ms, min(partitions, cores))}
-
-
-def _state(operators: list[Any]) -> tuple[int | None, int | None]:
-    """State rows and bytes after the last batch; None where the engine does not say."""
-    if not operators:
-        return None, None
-    rows = [operator.numRowsTotal for operator in operators]
-    # With row tracking off, Spark's RocksDB provider does not know its rows.
-    known = all(count > 0 for count in rows)
-    return sum(rows) if known else None, sum(operator.memoryUsedBytes for operator in operators)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,13 @@ from millpond.bench.digest import differences, digest, last_rows
 from millpond.bench.job import Job, Outcome
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed
+from millpond.bench.live import Live
+from millpond.bench.live_outputs import keep_live_outputs
 from millpond.bench.papers import Paper
+from millpond.bench.rates import MOST_PROBES
 from millpond.bench.runner import Measured, run
 from millpond.bench.settings import FLOOR, KEEPS_BATCHES, engine_settings, session_settings
+from millpond.bench.slow_storage import LATENCIES_MS, StateLatency, compiled, slow_settings
 from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import Prepared, StreamingWorkload, Workload, has_outputs, keep_outputs
 
@@ -42,11 +46,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What of it may be changes that are not in a file yet."""
     partitions: int | None = None
     """Shuffle partitions and shards; None: as many as cores."""
+    shards: int | None = None
+    """Of Millpond's state; None: as many as partitions."""
+    space_amplification: float | None = None
+    """At which Millpond rewrites its state; None: its own default."""
+    state_latency: StateLatency | None = None
+    """Whose requests to checkpoint and state storage take as long; None: the disk's own."""
+    find_rate: bool = False
+    """Looks for the highest rate of each engine, from that of the workload's traffic."""
     varied: dict[str, str] = {}
     """What differs between this and its neighbours in a sweep."""
 
     def settings_of(self, engine: str) -> dict[str, str]:
-        return engine_settings(engine, self.workload, self.memory_bytes, self.write_buffer_bytes)
+        settings = engine_settings(engine, self.workload, self.memory_bytes, self.write_buffer_bytes)
+        if engine == "millpond" and self.space_amplification is not None:
+            name = "spark.millpond.compaction.maxSpaceAmplification"
+            settings = settings | {name: str(self.space_amplification)}
+        return settings
+
+    @property
+    def traffic(self) -> Live | None:
+        return self.workload.traffic if isinstance(self.workload, StreamingWorkload) else None
+
+    @property
+    def run_limit_s(self) -> float:
+        """For one run of one engine: the traffic takes its own time."""
+        runs = MOST_PROBES if self.find_rate else 1
+        return self.time_limit_s + (self.traffic.total_seconds * runs if self.traffic else 0)
 
 
 class EngineRun(msgspec.Struct, frozen=True):
@@ -75,6 +101,7 @@ class Watcher(Protocol):
     def prepared(self, runs: int, prepared: Prepared) -> None: ...
     def started(self, engine: str) -> None: ...
     def batches_done(self, batches: int) -> None: ...
+    def noted(self, text: str) -> None: ...
     def ended(self, run: EngineRun) -> None: ...
 
 
@@ -89,6 +116,11 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
         shared = (
             session_settings(cores, plan.partitions) if isinstance(plan.workload, StreamingWorkload) else {}
         )
+        latency_ms = LATENCIES_MS[plan.state_latency] if plan.state_latency else 0.0
+        if latency_ms:
+            classes = Path(scratch, "classes")
+            classes.mkdir()
+            shared |= slow_settings(latency_ms, compiled(classes))
         results = _Results(plan.workload)
         runs: list[EngineRun] = []
         for attempt in range(plan.repeat):
@@ -98,17 +130,34 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 directory.mkdir()
                 local = {"spark.local.dir": str(directory / "local")}
                 settings = shared | local | plan.settings_of(engine)
-                job = Job(plan.workload, engine, str(data), str(directory), settings, plan.rehearsal_batches)
-                measured = run_job(job, plan.time_limit_s, watcher.batches_done)
-                measured = _checked(measured, len(prepared.batches))
-                found = None if measured.outcome.error else results.add(engine, job.output)
+                job = Job(
+                    plan.workload,
+                    engine,
+                    str(data),
+                    str(directory),
+                    settings,
+                    plan.rehearsal_batches,
+                    shards=plan.shards,
+                    state_latency_ms=latency_ms,
+                    find_rate=plan.find_rate,
+                )
+                measured = run_job(job, plan.run_limit_s, watcher.batches_done, watcher.noted)
+                if plan.traffic is None:
+                    measured = _checked(measured, len(prepared.batches))
+                compared = measured.outcome.error is None and not plan.find_rate
+                found = results.add(engine, job.output) if compared else None
                 if (
                     found is not None
                     and FLOOR in plan.engines
                     and engine in KEEPS_BATCHES
                     and not has_outputs(data)
                 ):
-                    keep_outputs(data, job.output)
+                    if plan.traffic is None:
+                        keep_outputs(data, job.output)
+                    else:
+                        keep_live_outputs(
+                            data, job.output, [batch.rows for batch in measured.outcome.batches]
+                        )
                 runs.append(EngineRun(engine, measured, found))
                 watcher.ended(runs[-1])
                 shutil.rmtree(directory, ignore_errors=True)

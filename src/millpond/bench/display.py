@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,8 @@ from millpond.bench.compare import EngineRun
 from millpond.bench.workload import Prepared
 
 __all__ = ["Display"]
+
+LONG_RUN_S = 10
 
 
 class Display:
@@ -39,6 +42,9 @@ class Display:
         )
         self._task = self._progress.add_task("preparing", total=None)
         self._runs = self._batches = self._finished = 0
+        self._began: tuple[float, int] | None = None
+        self._said_quarters = 0
+        self._what = "batches"
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -55,18 +61,41 @@ class Display:
     def prepared(self, runs: int, prepared: Prepared) -> None:
         self._runs, self._batches = runs, len(prepared.batches)
         rows = sum(batch.rows for batch in prepared.batches)
-        self._console.print(f"{rows:,} rows in {self._batches} batches")
+        self._what = "files of live traffic" if prepared.live else "batches"
+        self._console.print(f"{rows:,} rows in {self._batches} {self._what}")
         self._progress.update(self._task, total=runs * self._batches)
 
     def started(self, engine: str) -> None:
         self._progress.update(self._task, description=engine)
         if not self._console.is_terminal:
             self._console.print(
-                f"run {self._finished + 1} of {self._runs}: {engine}, {self._batches} batches"
+                f"run {self._finished + 1} of {self._runs}: {engine}, {self._batches} {self._what}"
             )
+        self._began = None
+        self._said_quarters = 0
 
     def batches_done(self, batches: int) -> None:
         self._progress.update(self._task, completed=self._finished * self._batches + batches)
+        if not self._console.is_terminal:
+            self._say_quarter(min(batches, self._batches))
+
+    def _say_quarter(self, batches: int) -> None:
+        """Where there is no bar, a line now and then for runs that take long."""
+        if self._began is None or batches < self._began[1]:
+            # Starting an engine takes a while that says nothing about its batches.
+            self._began = (time.monotonic(), batches) if batches else None
+            self._said_quarters = 0
+            return
+        spent_s, done = time.monotonic() - self._began[0], batches - self._began[1]
+        quarter = batches * 4 // max(self._batches, 1)
+        if done and self._said_quarters < quarter < 4:
+            self._said_quarters = quarter
+            left_s = spent_s * (self._batches - batches) / done
+            if spent_s + left_s > LONG_RUN_S:
+                self._console.print(f"  {batches} of {self._batches}, about {left_s:.0f} s left")
+
+    def noted(self, text: str) -> None:
+        self._console.print(f"  {text}", markup=False, highlight=False)
 
     def ended(self, run: EngineRun) -> None:
         self._finished += 1
@@ -74,6 +103,9 @@ class Display:
         outcome = run.measured.outcome
         if outcome.error is not None:
             self._console.print(f"  {run.engine} failed: {outcome.error.splitlines()[0]}", markup=False)
+            return
+        if outcome.probes:
+            self._console.print(f"  {run.engine}: {len(outcome.probes)} rates tried")
             return
         times = sorted(batch.ms for batch in outcome.batches)
         middle = times[len(times) // 2]

@@ -24,7 +24,12 @@ class Job(msgspec.Struct, frozen=True):
     settings: dict[str, str]
     rehearsal_batches: int = 0
     """So many of the first batches are run once before the run that counts, so that the JVM has compiled its code."""
-
+    shards: int | None = None
+    """Of Millpond's state; None: as many as shuffle partitions."""
+    state_latency_ms: float = 0.0
+    """What each request to checkpoint and state storage costs beside the disk."""
+    find_rate: bool = False
+    """Looks for the highest rate that the engine keeps up with; that of the workload is where it begins."""
     trace_file: str | None = None
     """Where Millpond records its state accesses."""
 
@@ -34,9 +39,48 @@ class Job(msgspec.Struct, frozen=True):
         return Path(self.directory, "output")
 
     @property
+    def watched(self) -> Path:
+        """Where live traffic arrives: a directory for each stream."""
+        return Path(self.directory, "traffic")
+
+    @property
+    def notes(self) -> Path:
+        """Lines for whoever waits for the run."""
+        return Path(self.directory, "notes.txt")
+
+    @property
     def outcome(self) -> Path:
         """Appears, complete, when the run is over."""
         return Path(self.directory, "outcome.json")
+
+
+class StateReads(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch asked of its state, as far as the engine tells."""
+
+    reads: int = 0
+    from_memory: int = 0
+    wait_ms: float | None = None
+    """What threads waited for storage and for blocks that were not in memory, all of them together."""
+    state_bytes: int | None = None
+    """All state, in memory or not."""
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """Live traffic that a batch took in."""
+
+    started_s: float
+    """From the beginning of the traffic."""
+    delays: tuple[tuple[float, int], ...]
+    """Milliseconds from the moment when events were due to the end of the batch, and how many events."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A short run at one rate, in the search for the highest."""
+
+    rate: int
+    sustained: bool
+    delay_p95_ms: float | None
+    """None where the run was given up."""
 
 
 class BatchTime(msgspec.Struct, frozen=True):
@@ -48,6 +92,8 @@ class BatchTime(msgspec.Struct, frozen=True):
     time_split_ms: dict[str, float] = {}
     cpu_split_ms: dict[str, float] = {}
     """By part, as `bench.split` says; empty where the engine tells nothing."""
+    state: StateReads | None = None
+    arrivals: Arrivals | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -56,6 +102,7 @@ class Outcome(msgspec.Struct, frozen=True):
     batches: tuple[BatchTime, ...] = ()
     state_rows: int | None = None
     state_bytes: int | None = None
+    probes: tuple[Probe, ...] = ()
     error: str | None = None
 
 

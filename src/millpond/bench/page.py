@@ -9,12 +9,19 @@ from typing import Any
 import msgspec
 
 from millpond.bench import plots
+from millpond.bench.latency import state_words
+from millpond.bench.page_live import is_live, is_search, latency_cells, live_words, search_rows
 from millpond.bench.settings import BASELINES, FLOOR
 from millpond.service.spent import PARTS
 
 __all__ = ["write_page"]
 
 Run = Mapping[str, Any]
+_READING = (
+    "All engines of a run read the same files under the same settings, one after the other, in their own processes.",
+    "Rows a second are those of a batch over its time; `passthrough` keeps no state and is the floor. A delay is",
+    "the time from the moment when an event was due to arrive to the end of the batch that took it in and wrote.",
+)
 
 
 def write_page(files: Sequence[Path], out: Path) -> Path:
@@ -24,10 +31,14 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     lines = ["# Benchmark report", ""]
     for file, content in zip(files, contents, strict=True):
         lines += [f"- `{file.name}`: {_machine(content)}"]
-    lines.append("")
+    lines += ["", *_READING, ""]
     runs = [run for content in contents for run in content["runs"]]
-    if len(_finished(runs)) > 1:
-        lines += [_picture(out, "throughput.png", plots.throughput, _finished(runs)), ""]
+    full_speed = [run for run in _finished(runs) if not is_live(run)]
+    if len(full_speed) > 1:
+        lines += [_picture(out, "throughput.png", plots.throughput, full_speed), ""]
+    searches = [run for run in runs if is_search(run)]
+    if searches:
+        lines += [_picture(out, "max-rates.png", plots.max_rates, searches), ""]
     for number, run in enumerate(runs, 1):
         lines += _section(run, number, out)
     for name, group in _sweeps(runs).items():
@@ -40,9 +51,15 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
 
 
 def _machine(content: Mapping[str, Any]) -> str:
-    parts = [f"{name} {value}" for name, value in content["machine"].items()]
-    parts += [f"{name} {value}" for name, value in content["versions"].items() if value is not None]
+    parts = [_readable(name, value) for name, value in content["machine"].items()]
+    parts += [_readable(name, value) for name, value in content["versions"].items() if value is not None]
     return ", ".join(parts)
+
+
+def _readable(name: str, value: Any) -> str:
+    if name == "memory_bytes":
+        return f"memory {value / (1 << 30):.0f} GiB"
+    return f"{name.replace('git_', '')} {value}"
 
 
 def _section(run: Run, number: int, out: Path) -> list[str]:
@@ -51,7 +68,13 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
     lines = [f"## {run['workload']}{varied}", ""]
     said = {True: "yes", False: "**no**", None: "not compared"}[run["results_equal"]]
     lines += [f"Results equal: {said}.", ""]
-    lines += _table(run["engines"])
+    if is_live(run):
+        rows = search_rows(run["engines"]) if is_search(run) else latency_cells(run["engines"])
+        lines += [live_words(run), "", *_markdown(rows), ""]
+    else:
+        lines += _table(run["engines"])
+        about_state = [f"- {line}" for line in state_words(run["engines"])]
+        lines += [*about_state, ""] if about_state else []
     failed = {name: each["error"] for name, each in run["engines"].items() if "error" in each}
     lines += [f"- {name} failed: {_first_line(error)}" for name, error in failed.items()]
     if failed:
@@ -64,6 +87,9 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
             _picture(out, f"{stem}-cdf.png", plots.distribution, engines),
             "",
         ]
+        delayed = {name: each for name, each in engines.items() if "delay_cdf" in each}
+        if delayed:
+            lines += [_picture(out, f"{stem}-delay-cdf.png", plots.delays, delayed), ""]
     lines += _split_lines(run["engines"], out, f"{number:02}-{run['workload']}-split.png")
     lines += ["<details><summary>Parameters and settings</summary>", "", "```json"]
     lines += [msgspec.json.format(msgspec.json.encode(params), indent=2).decode(), "```", "</details>", ""]
@@ -114,6 +140,12 @@ def _table(engines: Mapping[str, Any]) -> list[str]:
         cells.append("" if peak is None else f"{peak / (1 << 20):,.0f}")
         lines.append(_row(cells))
     return [*lines, ""]
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Headings first."""
+    headings, *others = rows
+    return [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)]), *(_row(each) for each in others)]
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import pyarrow as pa
 
 from millpond.bench.flink.query import FlinkQuery
+from millpond.bench.live import Live
 from millpond.bench.workload import StreamingWorkload
 from millpond.workloads.queries.catalog import QUERIES
 from millpond.workloads.queries.query import Mode, PaperQuery, Windows
-from millpond.workloads.scales import EVENTS_PER_SECOND, Size, batches, closing_rows
+from millpond.workloads.scales import EVENTS_PER_SECOND, Shape, Size, batches, closing_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +34,17 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
     events_per_second: int = EVENTS_PER_SECOND
     window_seconds: int = 0
     slide_seconds: int = 0
+    keys: int = 0
+    """Active keys; 0: as the size says."""
+    hot_ratio: int = 0
+    """One event in so many is about a key that is not hot; 0: as the stream's source says."""
+    live: Live | None = None
+    """Traffic that arrives while the query runs, in place of `events` at full speed."""
+
+    def at_rate(self, rate: int) -> Self:
+        """The same with traffic at another rate."""
+        assert self.live is not None
+        return msgspec.structs.replace(self, live=msgspec.structs.replace(self.live, rate=rate))
 
     @property
     def _query(self) -> PaperQuery:
@@ -62,6 +75,10 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
         return CLOSING_BATCHES if self.mode == "append" else 0
 
     @property
+    def traffic(self) -> Live | None:
+        return self.live
+
+    @property
     def _columns(self) -> dict[str, tuple[str, ...]]:
         return {stream: tuple(self._query.columns.get(stream, ())) for stream in self.streams}
 
@@ -72,7 +89,13 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
             seed=self.seed,
             events=self.events,
             batch_events=self.batch_events,
-            rate=self.events_per_second,
+            rate=self.live.rate if self.live else self.events_per_second,
+            shape=Shape(
+                keys=self.keys,
+                hot_ratio=self.hot_ratio,
+                rate_stddev=self.live.rate_stddev if self.live else 0.0,
+            ),
+            counts=self.live.counts() if self.live else None,
         )
         for _ in range(self.closing_batches):
             yield closing_rows(self._columns, self.seed)
@@ -96,7 +119,13 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
         return TWS_QUERIES.get(self.query_name)
 
     def params(self) -> dict[str, Any]:
-        return super().params() | {"mode": self.mode, "pattern": self._query.pattern}
+        params = super().params() | {"live": None}
+        if self.live is not None:
+            # What is only about full speed is left out.
+            for name in ("events", "batch_events", "events_per_second"):
+                del params[name]
+            params["live"] = msgspec.to_builtins(self.live)
+        return params | {"mode": self.mode, "pattern": self._query.pattern}
 
 
 _FLINK = {

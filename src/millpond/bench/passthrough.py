@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import flight
 
+from millpond.bench.live_outputs import live_output_path, load_live_outputs
 from millpond.bench.workload import Prepared, output_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Server", "carrier", "serve"]
+__all__ = ["Server", "batch_share", "carrier", "live_share", "serve"]
 
 ROWS_PER_TASK = 100_000
 """Fewer output rows than this are read by one task."""
+LIVE_FILE = -1
+"""In place of a batch's number: the output of a whole run under live traffic."""
+Share = Callable[[int, int], tuple[int, int, int]]
+"""From a batch's number and rows to the output that is sent back for it: a file, the first row and the end."""
 RECEIPT = "rows long"
 _RECEIPT_SCHEMA = pa.schema([("rows", pa.int64())])
 
@@ -49,7 +54,7 @@ class Server:
 
 def carrier(
     server: Server,
-    prepared: Prepared,
+    share: Share,
     columns: list[str],
     schema: str,
     sink: Callable[[DataFrame, int], None],
@@ -60,15 +65,40 @@ def carrier(
     def one_batch(batch: DataFrame, batch_id: int) -> None:
         rows = batch.select(*columns)
         receipts = rows.mapInArrow(_Send(location, batch_id), RECEIPT).collect()
-        if sum(receipt.rows for receipt in receipts) != prepared.batches[batch_id].rows:
-            raise RuntimeError(f"batch {batch_id}: not every row reached the server")
+        file, first, end = share(batch_id, sum(receipt.rows for receipt in receipts))
         spark = batch.sparkSession
         cores = spark.sparkContext.defaultParallelism
-        tasks = max(1, min(cores, prepared.batches[batch_id].output_rows // ROWS_PER_TASK))
-        emitted = spark.range(0, tasks, 1, tasks).mapInArrow(_Fetch(location, batch_id, tasks), schema)
+        tasks = max(1, min(cores, (end - first) // ROWS_PER_TASK))
+        fetch = _Fetch(location, file, first, end, tasks)
+        emitted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, schema)
         sink(emitted, batch_id)
 
     return one_batch
+
+
+def batch_share(prepared: Prepared) -> Share:
+    """What another engine put out in the same batch."""
+
+    def share(batch_id: int, rows: int) -> tuple[int, int, int]:
+        if rows != prepared.batches[batch_id].rows:
+            raise RuntimeError(f"batch {batch_id}: not every row reached the server")
+        return batch_id, 0, prepared.batches[batch_id].output_rows
+
+    return share
+
+
+def live_share(data: Path) -> Share:
+    """What another engine put out for as many rows of the same traffic; its batches were others."""
+    outputs = load_live_outputs(data)
+    taken_in = 0
+
+    def share(batch_id: int, rows: int) -> tuple[int, int, int]:  # noqa: ARG001
+        nonlocal taken_in
+        first = outputs.out_after(taken_in)
+        taken_in += rows
+        return LIVE_FILE, first, outputs.out_after(taken_in)
+
+    return share
 
 
 @lru_cache(maxsize=1)
@@ -97,16 +127,20 @@ class _Send:
 
 
 class _Fetch:
-    def __init__(self, location: str, batch_id: int, tasks: int) -> None:
+    def __init__(self, location: str, file: int, first: int, end: int, tasks: int) -> None:
         self._location = location
-        self._batch_id = batch_id
+        self._file = file
+        self._first = first
+        self._end = end
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # The input is read to its end before the first row is given, or Spark throws the worker away.
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         for task in tasks:
-            ticket = flight.Ticket(f"{self._batch_id} {task} {self._tasks}".encode())
+            rows = self._end - self._first
+            first, end = (self._first + rows * at // self._tasks for at in (task, task + 1))
+            ticket = flight.Ticket(f"{self._file} {first} {end}".encode())
             for chunk in _client(self._location).do_get(ticket):
                 yield chunk.data
 
@@ -127,10 +161,9 @@ class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
             self._held.setdefault(batch_id, []).extend(batches)
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
-        batch_id, task, tasks = map(int, ticket.ticket.split())
-        source = pa.ipc.open_file(pa.memory_map(str(output_path(self._data, batch_id))))
-        table = source.read_all()
-        first, end = (table.num_rows * n // tasks for n in (task, task + 1))
+        file, first, end = map(int, ticket.ticket.split())
+        path = live_output_path(self._data) if file == LIVE_FILE else output_path(self._data, file)
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         return flight.RecordBatchStream(table.slice(first, end - first))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["distribution", "growth", "splits", "throughput", "traces"]
+__all__ = ["delays", "distribution", "growth", "max_rates", "splits", "throughput", "traces"]
 
 _COLOURS = {
     "millpond": "#0b6e4f",
@@ -50,30 +50,42 @@ def _axes(path: Path) -> Any:
 
 
 def _plain_numbers(axis: Any) -> None:
-    """On a logarithmic axis: 200, 500, 1,000 in place of powers of ten."""
+    """On a logarithmic axis whose limits are set: 200, 500, 1,000 in place of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    near = high / low < 8
+    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0) if near else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def throughput(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Bars of rows a second, by workload and engine."""
+    _bars(runs, path, "rows_per_s", "thousand rows a second")
+
+
+def max_rates(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Bars of the highest rate that an engine keeps up with, by workload and engine."""
+    _bars(runs, path, "max_rate", "thousand events a second sustained")
+
+
+def _bars(runs: Sequence[Mapping[str, Any]], path: Path, figure: str, label: str) -> None:
     axes, save = _axes(path)
     engines = list(dict.fromkeys(name for run in runs for name in run["engines"]))
     width = 0.8 / len(engines)
     for place, engine in enumerate(engines):
         at = [number + (place - (len(engines) - 1) / 2) * width for number in range(len(runs))]
-        rates = [run["engines"].get(engine, {}).get("rows_per_s", 0) / 1_000 for run in runs]
+        rates = [(run["engines"].get(engine, {}).get(figure) or 0) / 1_000 for run in runs]
         axes.bar(at, rates, width * 0.92, label=engine, color=_COLOURS.get(engine))
     labels = [_label(run) for run in runs]
     crowded = max(len(label) for label in labels) * len(labels) > 70
     axes.set_xticks(
         range(len(runs)), labels, rotation=30 if crowded else 0, ha="right" if crowded else "center"
     )
-    axes.set_ylabel("thousand rows a second")
-    axes.legend(frameon=False, fontsize="small", ncols=2)
+    axes.set_ylabel(label)
+    # Above the bars, which leave no room of their own.
+    axes.legend(frameon=False, fontsize="small", ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     save()
 
 
@@ -83,14 +95,16 @@ def _label(run: Mapping[str, Any]) -> str:
 
 
 def traces(engines: Mapping[str, Any], path: Path) -> None:
-    """The time of each batch, in order."""
+    """The time of each batch, in order or, under live traffic, when it began."""
     axes, save = _axes(path)
     for name, figures in engines.items():
         times = figures["trace_ms"]
-        axes.plot(range(len(times)), times, label=name, color=_COLOURS.get(name), marker="o", markersize=3)
+        at = figures.get("trace_s") or range(len(times))
+        axes.plot(at, times, label=name, color=_COLOURS.get(name), marker="o", markersize=3)
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
-    axes.set_xlabel("batch")
+    live = any("trace_s" in figures for figures in engines.values())
+    axes.set_xlabel("seconds since the traffic began" if live else "batch")
     axes.set_ylabel("milliseconds")
     axes.legend(frameon=False, fontsize="small")
     save()
@@ -98,35 +112,72 @@ def traces(engines: Mapping[str, Any], path: Path) -> None:
 
 def distribution(engines: Mapping[str, Any], path: Path) -> None:
     """The share of batches that took no longer than a time."""
-    axes, save = _axes(path)
+    curves = {}
     for name, figures in engines.items():
-        times = sorted(figures["trace_ms"])
-        shares = [(number + 1) / len(times) for number in range(len(times))]
+        times = sorted(figures.get("counted_ms") or figures["trace_ms"])
+        curves[name] = times, [(number + 1) / len(times) for number in range(len(times))]
+    _shares(curves, path, "milliseconds a batch", "share of batches")
+
+
+def delays(engines: Mapping[str, Any], path: Path) -> None:
+    """The share of events that waited no longer than a time, from when they were due to the end of their batch."""
+    curves = {
+        name: (figures["delay_cdf"]["ms"], figures["delay_cdf"]["share"]) for name, figures in engines.items()
+    }
+    _shares(curves, path, "milliseconds from due to done", "share of events")
+
+
+def _shares(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, across: str, up: str
+) -> None:
+    axes, save = _axes(path)
+    for name, (times, shares) in curves.items():
         axes.step([times[0], *times], [0, *shares], where="post", label=name, color=_COLOURS.get(name))
+    every = [time for times, _ in curves.values() for time in times]
     axes.set_xscale("log")
+    axes.set_xlim(max(min(every), 1.0) / 1.2, max(every) * 1.2)
     _plain_numbers(axes.xaxis)
-    axes.set_xlabel("milliseconds a batch")
-    axes.set_ylabel("share of batches")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, fontsize="small")
     save()
 
 
 def growth(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Rows a second over the values of a varied option."""
+    """What a run is about, over the values of a varied option: the highest rate, the delay of live traffic, or rows a
+    second at full speed."""
+    from matplotlib.ticker import StrMethodFormatter
+
     axes, save = _axes(path)
     (option,) = runs[0]["params"]["varied"]
     values = [run["params"]["varied"][option] for run in runs]
+    label, figure = _about(runs)
     for engine in dict.fromkeys(name for run in runs for name in run["engines"]):
-        measured = [run["engines"].get(engine, {}).get("rows_per_s") for run in runs]
-        points = [(value, rate / 1_000) for value, rate in zip(values, measured, strict=True) if rate]
+        measured = [figure(run["engines"].get(engine, {})) for run in runs]
+        points = [(value, size) for value, size in zip(values, measured, strict=True) if size is not None]
         if points:
             axes.plot(*zip(*points, strict=True), label=engine, color=_COLOURS.get(engine), marker="o")
     axes.set_xlabel(option)
-    axes.set_ylabel("thousand rows a second")
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     save()
+
+
+def _about(runs: Sequence[Mapping[str, Any]]) -> tuple[str, Callable[[Mapping[str, Any]], float | None]]:
+    """The axis of a sweep, and an engine's figure on it."""
+    engines = [figures for run in runs for figures in run["engines"].values()]
+    if any("max_rate" in figures for figures in engines):
+        return "thousand events a second sustained", lambda each: _thousands(each.get("max_rate"))
+    if any("delay_ms" in figures for figures in engines):
+        return "delay, p95, milliseconds", lambda each: each.get("delay_ms", {}).get("p95")
+    return "thousand rows a second", lambda each: _thousands(each.get("rows_per_s"))
+
+
+def _thousands(rate: float | None) -> float | None:
+    return rate / 1_000 if rate else None
 
 
 def splits(engines: Mapping[str, Any], path: Path) -> None:

@@ -11,9 +11,17 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from millpond.bench.compare import Comparison, EngineRun
+from millpond.bench.compare import Comparison, EngineRun, Plan
 from millpond.bench.figures import above_floor, means, medians, percentiles, rows_per_s
 from millpond.bench.job import BatchTime
+from millpond.bench.latency import (
+    Counting,
+    live_figures,
+    print_live_table,
+    search_entry,
+    state_figures,
+    state_words,
+)
 from millpond.bench.machine import machine, versions
 from millpond.bench.settings import BASELINES, FLOOR
 from millpond.bench.workload import StreamingWorkload
@@ -36,7 +44,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
     plan = comparison.plan
     measured = slice(plan.warmup_batches, comparison.batches)
     engines = {
-        engine: _engine_entry([run for run in comparison.runs if run.engine == engine], measured)
+        engine: _engine_entry([run for run in comparison.runs if run.engine == engine], measured, plan)
         for engine in plan.engines
     }
     floor = engines.get(FLOOR, {}).get("batch_ms")
@@ -45,7 +53,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
             if "batch_ms" in entry:
                 entry["above_floor_ms"] = above_floor(entry["batch_ms"], floor)
     params = plan.workload.params() | {
-        "batches": comparison.batches,
+        "batches": comparison.batches if plan.traffic is None else None,
         "warmup_batches": plan.warmup_batches,
         "rehearsal_batches": plan.rehearsal_batches,
         "repeat": plan.repeat,
@@ -53,6 +61,10 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "write_buffer_bytes": plan.write_buffer_bytes,
         "partitions": plan.partitions,
+        "shards": plan.shards,
+        "space_amplification": plan.space_amplification,
+        "state_latency": plan.state_latency,
+        "find_rate": plan.find_rate,
         "varied": plan.varied,
         "settings": comparison.settings,
         "engine_settings": {engine: plan.settings_of(engine) for engine in plan.engines},
@@ -65,17 +77,31 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _engine_entry(runs: list[EngineRun], measured: slice) -> dict[str, Any]:
+def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[str, Any]:
     """Batches of all repeats together; CPU time of the middle one, the largest memory."""
     failed = [run.measured.outcome.error for run in runs if run.measured.outcome.error is not None]
     if failed:
         return {"error": failed[0]}
-    batches = [batch for run in runs for batch in run.measured.outcome.batches[measured]]
-    batch_ms = [batch.ms for batch in batches]
+    if plan.find_rate:
+        return search_entry([run.measured.outcome for run in runs])
+    traces = [run.measured.outcome.batches for run in runs]
+    if plan.traffic is None:
+        batches = [batch for trace in traces for batch in trace[measured]]
+        batch_ms = [batch.ms for batch in batches]
+        speed = {
+            "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
+            "batch_ms": percentiles(batch_ms),
+        }
+    else:
+        counting = Counting(plan.warmup_batches, plan.traffic, plan.memory_bytes)
+        batches = [batch for trace in traces for batch in counting.of(trace)]
+        if not batches:
+            return {
+                "error": "no batch was measured: the traffic ends before the warm-up does; more --seconds"
+            }
+        speed = live_figures(traces, counting)
     last = runs[-1]
-    return {
-        "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
-        "batch_ms": percentiles(batch_ms),
+    return speed | {
         "trace_ms": [batch.ms for batch in runs[-1].measured.outcome.batches],
         "phases_ms": medians([batch.phases_ms for batch in batches]),
         **_splits(batches),
@@ -84,6 +110,7 @@ def _engine_entry(runs: list[EngineRun], measured: slice) -> dict[str, Any]:
         "cpu_s": round(statistics.median(run.measured.cpu_s for run in runs), 2),
         "peak_memory_bytes": max(run.measured.peak_memory_bytes for run in runs),
         "result_digest": last.digest,
+        **state_figures(batches),
     }
 
 
@@ -113,6 +140,10 @@ def _results_equal(comparison: Comparison) -> bool | None:
 
 
 def print_table(console: Console, entry: Mapping[str, Any]) -> None:
+    if entry["params"].get("live"):
+        print_live_table(console, entry)
+        _print_splits(console, entry["engines"])
+        return
     varied = "".join(f", {name} {value}" for name, value in entry["params"].get("varied", {}).items())
     title = f"{entry['workload']}{varied}: results equal: {_said(entry['results_equal'])}"
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
@@ -144,6 +175,8 @@ def print_table(console: Console, entry: Mapping[str, Any]) -> None:
         )
     console.print(table)
     _print_splits(console, engines)
+    for line in state_words(engines):
+        console.print(line, style="dim", highlight=False)
     for name, figures in engines.items():
         if "error" in figures:
             console.print(f"{name}: {figures['error']}", style="red", markup=False)

@@ -31,8 +31,14 @@ class Measured(msgspec.Struct, frozen=True):
     peak_memory_bytes: int
 
 
-def run(job: Job, time_limit_s: float, on_batches: Callable[[int], None]) -> Measured:
-    """Runs to the outcome or the time limit; `on_batches` hears how many batches are done."""
+def run(
+    job: Job,
+    time_limit_s: float,
+    on_batches: Callable[[int], None],
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """Runs to the outcome or the time limit; `on_batches` hears how many batches are done, or files of live traffic
+    have arrived, `on_note` what the run has to say."""
     directory = Path(job.directory)
     job_file = directory / "job.json"
     job_file.write_bytes(msgspec.json.encode(job))
@@ -50,7 +56,7 @@ def run(job: Job, time_limit_s: float, on_batches: Callable[[int], None]) -> Mea
         )
     tree = ProcessTree(child.pid)
     try:
-        in_time = _watch(child, job, tree, time_limit_s, on_batches)
+        in_time = _watch(child, job, tree, time_limit_s, on_batches, on_note)
         outcome = _outcome(job, child, log, None if in_time else time_limit_s)
         measured = Measured(
             outcome=outcome, cpu_s=round(tree.cpu_s, 2), peak_memory_bytes=tree.peak_memory_bytes
@@ -69,12 +75,18 @@ def _watch(
     tree: ProcessTree,
     time_limit_s: float,
     on_batches: Callable[[int], None],
+    on_note: Callable[[str], None],
 ) -> bool:
     """Samples until the run is over. False: the time was."""
     deadline = time.monotonic() + time_limit_s
+    heard = 0
     while True:
         tree.sample()
-        on_batches(_batches_done(job))
+        on_batches(_done(job))
+        notes = job.notes.read_text().splitlines() if job.notes.exists() else []
+        for note in notes[heard:]:
+            on_note(note)
+        heard = len(notes)
         if job.outcome.exists() or child.poll() is not None:
             return True
         if time.monotonic() > deadline:
@@ -82,13 +94,26 @@ def _watch(
         time.sleep(max(SAMPLE_EVERY_S, tree.sampling_s / SAMPLING_SHARE))
 
 
-def _batches_done(job: Job) -> int:
+def _done(job: Job) -> int:
+    """Files of live traffic that have arrived, of the newest try where there are several; else batches written."""
+    tries = sorted(Path(job.directory).glob("probe-*/traffic"))
+    watched = tries[-1] if tries else job.watched
+    try:
+        return max((sum(1 for _ in stream.iterdir()) for stream in watched.iterdir()), default=0)
+    except FileNotFoundError:
+        # No live traffic, or a try that is over.
+        return _batches_written(job)
+
+
+def _batches_written(job: Job) -> int:
     return sum(1 for _ in job.output.glob("batch=*"))
 
 
 def _outcome(job: Job, child: subprocess.Popen[bytes], log: Path, exceeded_s: float | None) -> Outcome:
     if exceeded_s is not None:
-        return Outcome(error=f"not done after {exceeded_s:.0f} s ({_batches_done(job)} batches were written)")
+        return Outcome(
+            error=f"not done after {exceeded_s:.0f} s ({_batches_written(job)} batches were written)"
+        )
     if job.outcome.exists():
         return msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])

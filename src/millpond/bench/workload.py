@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.bench.flink.query import FlinkQuery
+from millpond.bench.live import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +32,7 @@ __all__ = [
     "load",
     "output_path",
     "stream_directory",
+    "stream_rows",
 ]
 
 ROW_GROUPS = 4
@@ -54,6 +56,8 @@ class Prepared(msgspec.Struct, frozen=True):
     batches: tuple[Batch, ...]
     closing_batches: int = 0
     """The last ones only close what is open: they belong to the result, not to the figures."""
+    live: bool = False
+    """A batch is a file of traffic that arrives while the query runs."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,11 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
     def closing_batches(self) -> int:
         return 0
 
+    @property
+    def traffic(self) -> Live | None:
+        """How the input arrives while the query runs; None: all of it is there from the start."""
+        return None
+
     @abstractmethod
     def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
         """The rows of each stream, batch by batch, the closing ones included."""
@@ -129,7 +138,9 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
             for stream, rows in tables.items():
                 _write_batch(stream_directory(directory, stream), number, rows)
             batches.append(Batch(sum(rows.num_rows for rows in tables.values())))
-        prepared = Prepared(batches=tuple(batches), closing_batches=self.closing_batches)
+        prepared = Prepared(
+            batches=tuple(batches), closing_batches=self.closing_batches, live=self.traffic is not None
+        )
         _save(directory, prepared)
         return prepared
 
@@ -156,6 +167,15 @@ def _save(directory: Path, prepared: Prepared) -> None:
 
 def output_path(directory: Path, batch: int) -> Path:
     return directory / OUTPUT / f"batch-{batch:06}.arrow"
+
+
+def stream_rows(directory: Path, streams: Iterable[str]) -> dict[tuple[str, int], int]:
+    """The rows of each file, by its stream and number."""
+    return {
+        (stream, number): pq.read_metadata(path).num_rows
+        for stream in streams
+        for number, path in enumerate(sorted(stream_directory(directory, stream).iterdir()))
+    }
 
 
 def has_outputs(directory: Path) -> bool:

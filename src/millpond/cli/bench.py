@@ -14,6 +14,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from millpond.cli import bench_trace
+from millpond.cli.bench_live import StateLatencyName, TrafficKind, live_of, refuse_without_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,8 +133,52 @@ def queries(
             show_default="256m for large",
         ),
     ] = None,
-    events: Annotated[int, typer.Option(min=1, help="Events in all.")] = 6_000_000,
-    batch_events: Annotated[int, typer.Option(min=1, help="Events a batch.")] = 500_000,
+    events: Annotated[int | None, typer.Option(min=1, help="Events in all.", show_default="6000000")] = None,
+    batch_events: Annotated[
+        int | None, typer.Option(min=1, help="Events a batch.", show_default="500000")
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|max",
+            help="Traffic arrives at so many events a second while the query runs, and batch times and end-to-end "
+            "delays are measured; max: finds the highest rate without a growing backlog.",
+            show_default="full speed",
+        ),
+    ] = None,
+    trigger: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="With --rate: seconds between batches.", show_default="1"),
+    ] = None,
+    traffic: Annotated[
+        TrafficKind | None,
+        typer.Option(
+            help="With --rate: the same every second, or drawn from a normal distribution with a tenth of the rate "
+            "as its deviation.",
+            show_default="fixed",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="With --rate: seconds that count. Those of a window and its watermark come before them.",
+            show_default="60; 20 a try for max",
+        ),
+    ] = None,
+    state_latency: Annotated[
+        StateLatencyName | None,
+        typer.Option(
+            help="Each request to checkpoint and state storage takes 1.5 ms (hdfs) or 23 ms (object-store) longer. "
+            "Needs a JDK.",
+            show_default="none",
+        ),
+    ] = None,
+    keys: Annotated[int, typer.Option(min=0, help="Active keys of the streams; 0: as --state says.")] = 0,
+    hot_ratio: Annotated[
+        int,
+        typer.Option(min=0, help="One event in so many is about a key that is not hot; 0: NEXMark's own."),
+    ] = 0,
     window: Annotated[int, typer.Option(min=0, help="Seconds of a window; 0: the query's own.")] = 0,
     slide: Annotated[int, typer.Option(min=0, help="Seconds between windows; 0: the query's own.")] = 0,
     write_buffer: Annotated[
@@ -142,10 +187,21 @@ def queries(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Shuffle partitions and shards.", show_default="cores")
     ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Shards of Millpond's state.", show_default="partitions")
+    ] = None,
+    space_amplification: Annotated[
+        float | None,
+        typer.Option(
+            min=1.05, help="Bytes on disk per live byte at which Millpond rewrites.", show_default="1.5"
+        ),
+    ] = None,
     sweep: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME=V1,V2,...", help="One run for each value of an option, such as window=10,60."
+            metavar="NAME=V1,V2,...",
+            help="One run for each value of one of the options that are numbers or sizes, such as window=10,60 or "
+            "rate=1000,2000.",
         ),
     ] = None,
     repeat: Repeat = 1,
@@ -159,27 +215,56 @@ def queries(
     from millpond.bench.compare import Plan
     from millpond.bench.papers import Paper
     from millpond.workloads.queries.catalog import QUERIES
+    from millpond.workloads.scales import Shape, check_shape
 
     unknown = [name for name in names if name not in QUERIES]
     if unknown:
         raise typer.BadParameter(
             f"no query {', '.join(unknown)}; `millpond bench list` shows what there is", param_hint="QUERY"
         )
-    if warmup >= -(-events // batch_events):
+    variations = _variations(sweep)
+    live_runs = rate is not None or any("rate" in varied for varied in variations)
+    if live_runs and (events is not None or batch_events is not None):
+        raise typer.BadParameter("--events and --batch-events are for full speed; with --rate give --seconds")
+    if not live_runs:
+        refuse_without_rate(variations[0], {"trigger": trigger, "traffic": traffic, "seconds": seconds})
+    events, batch_events = events or 6_000_000, batch_events or 500_000
+    if not live_runs and warmup >= -(-events // batch_events):
         raise typer.BadParameter(
             "all batches are warm-up; fewer of them, or more events", param_hint="--warmup"
         )
     default_memory = "256m" if state is State.LARGE else None
     chosen = tuple(dict.fromkeys(str(one) for one in engine or (Engine.MILLPOND, Engine.SPARK_ROCKSDB)))
-    plans = [
-        Plan(
+
+    def plan(name: str, varied: dict[str, str]) -> Plan:
+        window_seconds = int(varied.get("window", window))
+        live, find_rate = live_of(
+            QUERIES[name],
+            varied,
+            rate=rate,
+            trigger=trigger,
+            traffic=traffic,
+            seconds=seconds,
+            window=window_seconds,
+            seed=seed,
+        )
+        shape = Shape(keys=int(varied.get("keys", keys)), hot_ratio=int(varied.get("hot-ratio", hot_ratio)))
+        try:
+            check_shape(QUERIES[name].streams, shape)
+        except ValueError as error:
+            raise typer.BadParameter(f"{name}: {error}", param_hint="--keys, --hot-ratio") from None
+        amplification = varied.get("space-amplification", space_amplification)
+        return Plan(
             workload=Paper(
                 query_name=name,
                 size=state.value,
                 events=int(varied.get("events", events)),
                 batch_events=int(varied.get("batch-events", batch_events)),
-                window_seconds=int(varied.get("window", window)),
+                window_seconds=window_seconds,
                 slide_seconds=int(varied.get("slide", slide)),
+                keys=shape.keys,
+                hot_ratio=shape.hot_ratio,
+                live=live,
                 seed=seed,
             ),
             engines=chosen,
@@ -190,15 +275,25 @@ def queries(
             memory_bytes=_bytes(varied.get("memory", memory or default_memory)),
             write_buffer_bytes=_bytes(varied.get("write-buffer", write_buffer)),
             partitions=int(varied["partitions"]) if "partitions" in varied else partitions,
+            shards=int(varied["shards"]) if "shards" in varied else shards,
+            space_amplification=None if amplification is None else float(amplification),
+            state_latency=None if state_latency is None else state_latency.value,
+            find_rate=find_rate,
             varied=varied,
         )
-        for name in dict.fromkeys(names)
-        for varied in _variations(sweep)
-    ]
+
+    plans = [plan(name, varied) for name in dict.fromkeys(names) for varied in variations]
     raise typer.Exit(_run(plans, json))
 
 
-SWEEPABLE = ("events", "batch-events", "window", "slide", "memory", "write-buffer", "partitions")
+SIZES = ("memory", "write-buffer")
+FRACTIONS = {"trigger": 0.1, "space-amplification": 1.05}
+"""What may be no whole number, and the least it may be."""
+SWEEPABLE = (
+    *("events", "batch-events", "window", "slide", "partitions", "rate", "shards", "keys", "hot-ratio"),
+    *SIZES,
+    *FRACTIONS,
+)
 
 
 def _variations(sweep: str | None) -> list[dict[str, str]]:
@@ -212,11 +307,22 @@ def _variations(sweep: str | None) -> list[dict[str, str]]:
             f"{sweep!r}: write NAME=VALUE,VALUE,... with one of the names {', '.join(SWEEPABLE)}",
             param_hint="--sweep",
         )
-    sizes = ("memory", "write-buffer")
-    wrong = [value for value in values if name not in sizes and not value.isdigit()]
+    if name in FRACTIONS:
+        least = FRACTIONS[name]
+        wrong = [value for value in values if not (_is_number(value) and float(value) >= least)]
+        if wrong:
+            raise typer.BadParameter(
+                f"{name} takes numbers of at least {least}, not {', '.join(wrong)}", param_hint="--sweep"
+            )
+        return [{name: value} for value in values]
+    wrong = [value for value in values if name not in SIZES and not value.isdigit()]
     if wrong:
         raise typer.BadParameter(f"{name} takes whole numbers, not {', '.join(wrong)}", param_hint="--sweep")
     return [{name: value} for value in values]
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 def _bytes(text: str | None) -> int | None:
@@ -329,6 +435,7 @@ def _run(plans: Sequence[Plan], json: Path | None) -> int:
     from millpond.bench import report
     from millpond.bench.compare import compare
     from millpond.bench.display import Display
+    from millpond.bench.slow_storage import JdkMissing
 
     # The engines' processes are in sessions of their own and end with the block that watches them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -340,8 +447,12 @@ def _run(plans: Sequence[Plan], json: Path | None) -> int:
         if len(plans) > 1:
             console.rule(f"{number} of {len(plans)}: {plan.workload.name}", align="left")
         _prepare_flink(plan, console)
-        with Display(console) as display:
-            comparison = compare(plan, display)
+        try:
+            with Display(console) as display:
+                comparison = compare(plan, display)
+        except JdkMissing as error:
+            console.print(str(error), style="red", markup=False)
+            return 1
         entry = report.run_entry(comparison)
         entries.append(entry)
         if number == len(plans):

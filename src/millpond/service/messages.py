@@ -114,7 +114,10 @@ class StatsReply(msgspec.Struct, frozen=True):
     gets: int = 0
     memory_hits: int = 0
     filter_negatives: int = 0
+    disk_probes: int = 0
     block_reads: int = 0
+    read_requests: int = 0
+    read_wait_ns: int = 0
     false_positives: int = 0
     read_bytes: int = 0
     taken_bytes: int = 0
@@ -134,3 +137,5 @@ class CommitReply(msgspec.Struct, frozen=True):
     """Packs that no manifest names yet and that collection must spare."""
     spent: Spent = Spent()
     """With the CPU time of merges that ended since the last commit."""
+    storage_wait_ns: int = 0
+    """What the service has waited for requests to storage, since it was opened."""

@@ -38,6 +38,7 @@ from millpond.service.staging import Staging
 from millpond.service.trace import TraceWriter
 from millpond.state.opening import open_shard
 from millpond.state.shard import FlushedRun, OperatorShard, Place
+from millpond.storage.delayed import waited_ns
 from millpond.storage.manifest import Manifest, RunRef
 from millpond.storage.names import pack_name
 from millpond.storage.protocol import publish_manifest, publish_pack, read_manifest
@@ -51,7 +52,7 @@ class ServedQuery:
         self._settings = request.settings
         self._owner_slot = request.owner_slot
         self._operators = request.operators
-        self._storage: Storage = open_storage(request.location)
+        self._storage: Storage = open_storage(request.location, request.settings.storage_latency_ms)
         self._spool_directory = spool_directory
         self._budget = Budget(request.settings.staging_bytes)
         self._instance = secrets.token_hex(4)
@@ -83,9 +84,13 @@ class ServedQuery:
         shards = len(request.shard_starts)
         memory = request.settings.memory_bytes // (shards * len(request.operators))
         ratio = request.settings.read_batch_ratio
+        read_delay_us = round(request.settings.storage_latency_ms * 1_000)
         return [
             [
-                open_shard(Place(operator, shard, starts[shard], starts[shard + 1], memory, ratio), spec)
+                open_shard(
+                    Place(operator, shard, starts[shard], starts[shard + 1], memory, ratio, read_delay_us),
+                    spec,
+                )
                 for shard in range(shards)
             ]
             for operator, spec in enumerate(request.operators)
@@ -218,7 +223,10 @@ class ServedQuery:
         watch.add_cpu("compaction", merged_cpu_ns)
         with self._naming:
             return CommitReply(
-                stats=tuple(self.stats()), in_flight=tuple(self._unreferenced), spent=watch.spent()
+                stats=tuple(self.stats()),
+                in_flight=tuple(self._unreferenced),
+                spent=watch.spent(),
+                storage_wait_ns=waited_ns(self._storage),
             )
 
     def abort(self, at: BatchTry) -> None:

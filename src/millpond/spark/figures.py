@@ -16,7 +16,6 @@ from millpond.service.spent import PARTS, Spent
 
 __all__ = ["CPU_PREFIX", "TIME_PREFIX", "BatchFigures", "FigureLog", "with_figures"]
 
-_KEPT_BATCHES = 200
 TIME_PREFIX = "millpond.time."
 CPU_PREFIX = "millpond.cpu."
 
@@ -31,6 +30,8 @@ class BatchFigures:
     watermark_us: int = 0
     tries: int = 0
     written_bytes: int = 0
+    storage_wait_ns: int = 0
+    """Since the query started, all threads together."""
     stats: tuple[StatsReply, ...] = ()
     milliseconds: dict[str, float] = field(default_factory=dict)
     """ingest, seal, emit (the sink included), commit, and waiting for the save."""
@@ -50,14 +51,15 @@ class BatchFigures:
 class FigureLog:
     """The figures of the newest batches, written by the batch loop and read by whoever asks for progress."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_batches: int) -> None:
+        self._kept_batches = kept_batches
         self._batches: OrderedDict[int, BatchFigures] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, figures: BatchFigures) -> None:
         with self._lock:
             self._batches[figures.batch_id] = figures
-            while len(self._batches) > _KEPT_BATCHES:
+            while len(self._batches) > self._kept_batches:
                 self._batches.popitem(last=False)
 
     def get(self, batch_id: int) -> BatchFigures | None:
@@ -119,7 +121,10 @@ def _operator_progress(figures: BatchFigures, i: int) -> dict[str, Any]:
             "memoryHits": stats.memory_hits,
             "filterNegatives": stats.filter_negatives,
             "falsePositives": stats.false_positives,
+            "diskProbes": stats.disk_probes,
             "blockReads": stats.block_reads,
+            "readRequests": stats.read_requests,
+            "readWaitMs": round(stats.read_wait_ns / 1_000_000),
             "readBytes": stats.read_bytes,
             "takenBytes": stats.taken_bytes,
             "indexScans": stats.index_scans,
@@ -128,6 +133,8 @@ def _operator_progress(figures: BatchFigures, i: int) -> dict[str, Any]:
             "readAheadEvicted": stats.read_ahead_evicted,
             "rewrittenBytes": stats.rewritten_bytes,
             "writtenBytes": figures.written_bytes,
+            # Of the whole query, so that it stands with its first operator alone.
+            "storageWaitMs": round(figures.storage_wait_ns / 1_000_000) if i == 0 else 0,
             "tries": figures.tries,
         },
     }

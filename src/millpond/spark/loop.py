@@ -30,6 +30,7 @@ from millpond.spark.plan import CutPlan
 from millpond.spark.sinks import Sink
 from millpond.spark.watermark import WatermarkReader
 from millpond.storage.collect import collect
+from millpond.storage.delayed import waited_ns
 from millpond.storage.protocol import publish_commit
 from millpond.storage.slotlog import Lease
 
@@ -81,7 +82,10 @@ class BatchLoop:
         self._closed = False
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
-        self.figures = FigureLog()
+        # As many as Spark keeps reports of, and one more for the batch whose report is not there yet.
+        self.figures = FigureLog(
+            1 + int(spark.conf.get("spark.sql.streaming.numRecentProgressUpdates", "100") or 100)
+        )
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -236,6 +240,7 @@ class BatchLoop:
             return
         figures.stats = reply.stats
         figures.spent += reply.spent
+        figures.storage_wait_ns = reply.storage_wait_ns + waited_ns(self._lease.log.storage)
         self._collect(at.batch, frozenset(reply.in_flight))
 
     def _encoding(self, receipts: tuple[Receipt, ...]) -> Spent:

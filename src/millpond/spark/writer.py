@@ -26,7 +26,7 @@ from millpond.spark.query import MillpondQuery
 from millpond.spark.sinks import open_sink
 from millpond.storage.protocol import verify_start
 from millpond.storage.slotlog import Head, Lease, SlotLog
-from millpond.storage.store import open_storage
+from millpond.storage.store import Storage, open_storage
 
 __all__ = ["StreamWriter"]
 
@@ -143,7 +143,8 @@ class StreamWriter:
             location, temporary = self._checkpoint_location(spark)
             checkpoint = open_checkpoint(spark, location)
             state = self._option("stateLocation") or f"{location.rstrip('/')}/millpond"
-            lease = self._take(spark, checkpoint, state, plan.operators)
+            storage = open_storage(state, settings.storage_latency_ms)
+            lease = self._take(spark, checkpoint, state, storage, plan.operators)
             sink = open_sink(
                 spark,
                 self._frame,
@@ -200,10 +201,15 @@ class StreamWriter:
         return str(temporary), temporary
 
     def _take(
-        self, spark: SparkSession, checkpoint: Checkpoint, state: str, operators: tuple[OperatorSpec, ...]
+        self,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        state: str,
+        storage: Storage,
+        operators: tuple[OperatorSpec, ...],
     ) -> Lease:
         """Checks that state, checkpoint and query belong together, then makes this driver the owner."""
-        log = SlotLog(open_storage(state))
+        log = SlotLog(storage)
         # Before the log is taken, because a query that does not belong here must not stop the one that does.
         head = log.head()
         verify_start(

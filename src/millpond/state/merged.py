@@ -53,7 +53,7 @@ class StoreShard(OperatorShard):
         return self._store.spent_ns
 
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
-        return Run.open(self._layout, path, run.offset, run.length)
+        return Run.open(self._layout, path, run.offset, run.length, self.place.read_delay_us)
 
     def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
         self._store.restore(slice_, rows, [self._open(path, ref) for ref, path in runs])

@@ -7,6 +7,7 @@ are read next.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class RowLogShard(OperatorShard):
         """What the running batch appended: first what has been flushed, then what has not."""
         self._ended: set[int] = set()
         """Slices whose committed rows the running batch took."""
-        self._reads = self._memory_hits = self._read_bytes = 0
+        self._reads = self._memory_hits = self._read_bytes = self._read_wait_ns = 0
 
     def apply(self, rows: pa.RecordBatch) -> None:
         slice_ = rows.column(SLICE)[0].as_py()
@@ -117,12 +118,17 @@ class RowLogShard(OperatorShard):
                 self._memory_hits += 1
                 yield chunk.batch
             else:
+                began = time.perf_counter_ns()
+                bytes_ = self._load(chunk)
+                self._read_wait_ns += time.perf_counter_ns() - began
                 self._read_bytes += chunk.length
-                yield self._load(chunk)
+                yield self._decoded(bytes_)
 
-    def _load(self, chunk: _Chunk) -> pa.RecordBatch:
+    def _load(self, chunk: _Chunk) -> bytes:
         assert chunk.path is not None
-        bytes_ = read_blob(chunk.path, chunk.offset, chunk.length)
+        return read_blob(chunk.path, chunk.offset, chunk.length, self.place.read_delay_us)
+
+    def _decoded(self, bytes_: bytes) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(bytes_), self._kept_schema)
 
     def _visible(self, slice_: int) -> list[_Chunk]:
@@ -205,7 +211,8 @@ class RowLogShard(OperatorShard):
         chunks = self._logs[slice_][first : first + count]
 
         def merge(writer: PackWriter) -> tuple[int, int, int]:
-            table = pa.Table.from_batches([self._load(chunk) for chunk in chunks], self._kept_schema)
+            batches = [self._decoded(self._load(chunk)) for chunk in chunks]
+            table = pa.Table.from_batches(batches, self._kept_schema)
             (batch,) = table.combine_chunks().to_batches()
             return (*writer.append(batch.serialize().to_pybytes()), batch.num_rows)
 
@@ -221,6 +228,7 @@ class RowLogShard(OperatorShard):
     def stats(self) -> dict[str, int]:
         chunks = [chunk for slice_ in self._logs.keys() - self._ended for chunk in self._logs[slice_]]
         written = sum(chunk.length for chunk in chunks)
+        misses = self._reads - self._memory_hits
         return {
             "rows": sum(chunk.rows for chunk in chunks),
             "memory_bytes": sum(chunk.memory_bytes for chunk in chunks),
@@ -229,6 +237,9 @@ class RowLogShard(OperatorShard):
             "runs": len(chunks),
             "gets": self._reads,
             "memory_hits": self._memory_hits,
-            "block_reads": self._reads - self._memory_hits,
+            "disk_probes": misses,
+            "block_reads": misses,
+            "read_requests": misses,
+            "read_wait_ns": self._read_wait_ns,
             "read_bytes": self._read_bytes,
         }

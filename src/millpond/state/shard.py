@@ -36,6 +36,8 @@ class Place(NamedTuple):
     memory_bytes: int
     read_batch_ratio: float = 0.0
     """Share of what waits that may be read ahead, where a store knows what is read next."""
+    read_delay_us: int = 0
+    """For benchmarks: each read that misses memory waits so long before."""
 
 
 class FlushedRun(NamedTuple):

@@ -70,11 +70,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def open_storage(location: str) -> Storage:
-    """The storage at a local path or `file:` URI."""
+def open_storage(location: str, latency_ms: float = 0.0) -> Storage:
+    """The storage at a local path or `file:` URI. `latency_ms`: for benchmarks, added to each request."""
+    from millpond.storage.delayed import DelayedStorage
     from millpond.storage.local import LocalStorage
 
-    return LocalStorage(local_path(location))
+    storage = LocalStorage(local_path(location))
+    return DelayedStorage(storage, latency_ms) if latency_ms > 0 else storage
 
 
 def local_path(location: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
@@ -16,7 +16,7 @@ from millpond.workloads.nexmark import Nexmark
 from millpond.workloads.readwrite import ReadWrite
 from millpond.workloads.ysb import Ysb
 
-__all__ = ["STREAMS", "Size", "batches", "closing_rows", "stream_schema"]
+__all__ = ["STREAMS", "Shape", "Size", "batches", "check_shape", "closing_rows", "stream_schema"]
 
 Size = Literal["small", "large"]
 
@@ -42,43 +42,79 @@ _PASSING: dict[str, dict[str, Any]] = {"tasks": {"event_type": 1}, "ads": {"even
 """Spark filters before it looks at the time: a row that a query's filter drops moves no watermark."""
 
 
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark may vary of any stream; 0 is what the size says."""
+
+    keys: int = 0
+    """Active keys: people and auctions, vehicles, jobs, ids or open orders."""
+    hot_ratio: int = 0
+    """One event in so many is about a key that is not hot. Only NEXMark has hot keys."""
+    rate_stddev: float = 0.0
+    """Of the events a second. NEXMark's and the orders' event times are evenly spread all the same."""
+
+
+AS_SIZED = Shape()
+
+
+def check_shape(streams: Sequence[str], shape: Shape) -> None:
+    """Raises ValueError where one of the streams has not got what the shape varies."""
+    if shape.keys and "ads" in streams:
+        raise ValueError("the ads are those of the campaigns' table: their keys can't be varied")
+    other = [stream for stream in streams if stream not in _NEXMARK]
+    if shape.hot_ratio and other:
+        raise ValueError(f"only NEXMark's streams have hot keys, {', '.join(other)} has none")
+
+
 class _Generator(Protocol):
     def batch(self, first: int, count: int) -> pa.RecordBatch: ...
 
 
-def _generator(stream: str, size: Size, seed: int, rate: int) -> tuple[_Generator, int]:
+def _generator(
+    stream: str, size: Size, seed: int, rate: int, shape: Shape = AS_SIZED
+) -> tuple[_Generator, int]:
     """The generator of a stream's events, and the number of the event it begins with."""
     if stream in _NEXMARK:
+        nexmark = _nexmark(STREAMS[stream] or "", size, rate, shape)
         # Neighbouring seeds of Java's random numbers begin alike, so the very first events are not typical.
-        return _nexmark(STREAMS[stream] or "", size, rate), {"small": 1_000_000, "large": 250_000_000}[size]
+        return nexmark, {"small": 1_000_000, "large": 250_000_000}[size]
     large = size == "large"
+    keys, stddev = shape.keys, shape.rate_stddev
+    open_orders = keys or (5_000_000 if large else 100_000)
     made: dict[str, Callable[[], _Generator]] = {
         "positions": lambda: LinearRoad(
-            rate=rate, seed=seed, vehicles=3_000_000 if large else 45_000, highways=2_000 if large else 10
+            rate=rate,
+            rate_stddev=stddev,
+            seed=seed,
+            vehicles=keys or (3_000_000 if large else 45_000),
+            highways=2_000 if large else 10,
         ),
-        "tasks": lambda: ClusterMonitoring(rate=rate, seed=seed, jobs=2_000_000 if large else 10_000),
-        "records": lambda: ReadWrite(rate=rate, seed=seed, ids=10_000_000 if large else 1_000),
-        "ads": lambda: Ysb(rate=rate, seed=seed),
-        "orders": lambda: Logistics(rate=rate, seed=seed, open_orders=5_000_000 if large else 100_000),
-        "shipments": lambda: Logistics(rate=rate, seed=seed, open_orders=5_000_000 if large else 100_000),
+        "tasks": lambda: ClusterMonitoring(
+            rate=rate, rate_stddev=stddev, seed=seed, jobs=keys or (2_000_000 if large else 10_000)
+        ),
+        "records": lambda: ReadWrite(
+            rate=rate, rate_stddev=stddev, seed=seed, ids=keys or (10_000_000 if large else 1_000)
+        ),
+        "ads": lambda: Ysb(rate=rate, rate_stddev=stddev, seed=seed),
+        "orders": lambda: Logistics(rate=rate, seed=seed, open_orders=open_orders),
+        "shipments": lambda: Logistics(rate=rate, seed=seed, open_orders=open_orders),
     }
     return made[stream](), 0
 
 
-def _nexmark(kind: str, size: Size, rate: int) -> Nexmark:
-    shape = Nexmark(rate=rate, kinds=(kind,), columns=(kind,))
-    if size == "small":
-        return shape
-    # Five million people and as many auctions are active; the hot ones change every second.
-    people, auctions = rate // 50, 3 * rate // 50
-    return msgspec.structs.replace(
-        shape,
-        active_people=5_000_000,
-        in_flight_auctions=5_000_000,
-        hot_bidder_interval=people,
-        hot_seller_interval=people,
-        hot_auction_interval=auctions,
-    )
+def _nexmark(kind: str, size: Size, rate: int, shape: Shape) -> Nexmark:
+    changes: dict[str, int] = {}
+    if size == "large":
+        # Five million people and as many auctions are active; the hot ones change every second.
+        people, auctions = max(1, rate // 50), max(1, 3 * rate // 50)
+        changes |= dict.fromkeys(("active_people", "in_flight_auctions"), 5_000_000)
+        changes |= {"hot_bidder_interval": people, "hot_seller_interval": people}
+        changes |= {"hot_auction_interval": auctions}
+    if shape.keys:
+        changes |= dict.fromkeys(("active_people", "in_flight_auctions"), shape.keys)
+    if shape.hot_ratio:
+        ratios = ("hot_auction_ratio", "hot_seller_ratio", "hot_bidder_ratio")
+        changes |= dict.fromkeys(ratios, shape.hot_ratio)
+    return msgspec.structs.replace(Nexmark(rate=rate, kinds=(kind,), columns=(kind,)), **changes)
 
 
 def batches(
@@ -89,16 +125,21 @@ def batches(
     events: int,
     batch_events: int,
     rate: int = EVENTS_PER_SECOND,
+    shape: Shape = AS_SIZED,
+    counts: Sequence[int] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """The named streams, batch after batch, with these columns; no columns: all. A batch is `batch_events` of the
-    generator's events, of which a stream may be a part."""
-    generators = {stream: _generator(stream, size, seed, rate) for stream in columns}
-    for start in range(0, events, batch_events):
-        count = min(batch_events, events - start)
+    generator's events, or as many as `counts` says, of which a stream may be a part."""
+    generators = {stream: _generator(stream, size, seed, rate, shape) for stream in columns}
+    if counts is None:
+        counts = [min(batch_events, events - start) for start in range(0, events, batch_events)]
+    start = 0
+    for count in counts:
         yield {
             stream: _rows(generator.batch(first + start, count), STREAMS[stream], columns[stream])
             for stream, (generator, first) in generators.items()
         }
+        start += count
 
 
 def _rows(events: pa.RecordBatch, part: str | None, columns: tuple[str, ...]) -> pa.Table:

@@ -46,5 +46,8 @@ class PaperQuery:
     """The columns of each stream that it reads; a stream that is not named is read whole."""
     tables: Mapping[str, Callable[[int], pa.Table]] = field(default_factory=dict)
     """Bounded tables that a form finds beside the streams, each made from the seed of the streams."""
+    window_seconds: int = 0
+    """How long a window is where no benchmark says otherwise, for sessions the gap; 0 where there is none, or one
+    that outlasts any benchmark."""
     comparable: bool = True
     """False: what it puts out depends on the clock."""

@@ -182,6 +182,7 @@ REMAINING: tuple[PaperQuery, ...] = (
         pattern="interval join + RMW + AAR",
         streams=("auctions", "bids"),
         mode="append",
+        window_seconds=10,
         plain=_q6,
         columns={
             "auctions": ("id", "name", "seller", "category", "ts", "expires"),
