@@ -92,7 +92,7 @@ impl Expiry {
             }
         }
         for side in [LEFT, RIGHT] {
-            if let Some(batch) = self.from_chunk(layout, side, chunk)? {
+            if let Some(batch) = self.next_of_chunk(layout, side, chunk)? {
                 return Ok(Some(batch));
             }
         }
@@ -166,7 +166,7 @@ impl Expiry {
         Ok((bytes, rows, false))
     }
 
-    fn from_chunk(
+    fn next_of_chunk(
         &mut self,
         layout: &JoinLayout,
         side: usize,

@@ -103,8 +103,9 @@ class JoinDraft:
         the same, and takes the watermark from what is left."""
         if self._outer[side]:
             return plan
-        attributes = [key for key in self._keys[side] if kind(key) == "AttributeReference" and key.nullable()]
-        conditions = [*(self._catalyst.is_not_null(key) for key in attributes), *self._before[side]]
+        compared = [comparison[2 * side] for comparison in self._comparisons]
+        nullable = [e for e in (*self._keys[side], *compared) if e.nullable()]
+        conditions = [*(self._catalyst.is_not_null(e) for e in nullable), *self._before[side]]
         for condition in conditions:
             plan = self._catalyst.filtered(condition, plan)
         return plan
