@@ -29,7 +29,6 @@ NO_STATE = {"q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"}
 
 REFUSED = {
     "logistics": "dropDuplicatesWithinWatermark",
-    **dict.fromkeys(["q7-session", "q11-median"], "can't be merged from parts"),
     **dict.fromkeys(["q5-append", "q7"], "collect_list"),
     **dict.fromkeys(["q15", "q16"], "collect_set"),
 }
