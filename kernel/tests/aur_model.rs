@@ -139,6 +139,18 @@ fn a_retried_batch_takes_again_what_the_aborted_one_took() {
     assert_eq!(shard.stats().rows, 2);
 }
 
+#[test]
+fn a_batch_that_only_moved_the_watermark_leaves_no_trace_when_it_is_aborted() {
+    let mut shard = Shard::new(Shape::Numbers, 1 << 30);
+    shard.batch(&[(1, 7, 100)], 0);
+    assert_eq!(shard.take(50, 10).unwrap(), Closed::new());
+    shard.abort();
+    assert_eq!(
+        shard.batch(&[(2, 8, 20)], 30),
+        Closed::from([((2, 20, 30), vec![8])])
+    );
+}
+
 /// A stream in order: rows of random keys, time goes on with every batch.
 fn in_order(random: &mut Random, now: i64, keys: u64) -> Vec<Row> {
     let row = |i: i64, random: &mut Random| (random.below(keys) as i64, i, now + i / 4);

@@ -405,6 +405,7 @@ impl RowStore {
         self.flushed = None;
         self.pending.clear();
         if !self.changed {
+            self.given_out = self.given_out_before;
             return Ok(());
         }
         let runs = std::mem::take(&mut self.committed);
