@@ -174,7 +174,7 @@ class Driver(AbstractContextManager["Driver"]):
     def stage(self, at: BatchTry, rows: RowsWithNulls, *, task: int = 0, attempt: int = 0) -> Receipt:
         """What an ingest task does; the receipt is what it would return."""
         late = self.watermark_us if self.spec.drops_late_rows else None
-        sorter, staged_schema = sorter_of(self.spec, self.starts, late, None)
+        sorter, staged_schema = sorter_of(self.spec, 0, self.starts, late, None)
         schema = self.spec.input_schema
         columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
         sorter.push(pa.record_batch(columns, schema=schema))
