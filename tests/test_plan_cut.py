@@ -246,13 +246,13 @@ def test_the_source_keeps_the_watermark(bids: Bids) -> None:
 @pytest.mark.parametrize(
     ("gap", "gap_us", "timer_us"),
     [
-        ("10 seconds", 10**7, 10**6),
-        ("2 days 1 second", 172_801 * 10**6, 172_801 * 10**6 // 128),
-        (F.expr("make_interval(0, 0, 0, 0, 0, 0, items)"), None, 10**7),
+        ("'10 seconds'", 10**7, 10**6),
+        ("'2 days 1 second'", 172_801 * 10**6, 172_801 * 10**6 // 128),
+        ("make_interval(0, 0, 0, 0, 0, 0, items)", None, 10**7),
     ],
 )
 def test_sessions_with_their_gap(bids: Bids, gap: str, gap_us: int | None, timer_us: int) -> None:
-    window = F.session_window("ts", gap).alias("w")
+    window = F.session_window("ts", F.expr(gap)).alias("w")
     frame = bids.stream.withWatermark("ts", "4 seconds").groupBy(window, "bidder").count()
     (operator,) = cut(frame, "append").operators
     assert isinstance(operator.time, Sessions)
@@ -261,3 +261,6 @@ def test_sessions_with_their_gap(bids: Bids, gap: str, gap_us: int | None, timer
     (complete,) = cut(frame, "complete").operators
     assert isinstance(complete.time, Sessions)
     assert complete.time.timer_us == 0
+    assert complete.drops_late_rows
+    (untimed,) = cut(bids.stream.groupBy(window, "bidder").count(), "complete").operators
+    assert not untimed.drops_late_rows

@@ -128,6 +128,8 @@ class Sessions(msgspec.Struct, frozen=True, tag="sessions"):
     """Keys whose sessions may end within one interval of this length share a table of timers; 0: none ever ends."""
     window: Column
     """The window column of the query."""
+    followed: bool = True
+    """Whether a watermark follows the window column. Without one no row is late."""
 
 
 class JoinTime(msgspec.Struct, frozen=True, tag="join"):
@@ -159,7 +161,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drops_late_rows(self) -> bool:
-        return self.time is not None
+        return self.time.followed if isinstance(self.time, Sessions) else self.time is not None
 
     @property
     def input_schema(self) -> pa.Schema:

@@ -211,6 +211,7 @@ class _Builder:
             gap_us=form.gap_us,
             timer_us=0 if timed_key is None else timer_interval_us(form.gap_us),
             window=window,
+            followed=watermarked_key([form.window]) is not None,
         )
 
     def _add_keys(self, form: WindowForm | SessionForm | None) -> list[Column]:
