@@ -27,11 +27,7 @@ from tests.streams import write_batches
 NO_STATE = {"q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"}
 """Spark runs them alone; nothing is there for Millpond to keep."""
 
-REFUSED = {
-    "logistics": "dropDuplicatesWithinWatermark",
-    **dict.fromkeys(["q5-append", "q7"], "collect_list"),
-    **dict.fromkeys(["q15", "q16"], "collect_set"),
-}
+REFUSED = dict.fromkeys(["q15", "q16"], "collect_set")
 """What Millpond can't take yet, and what it says about it. A query that it can take leaves this list."""
 
 BATCH_HAS_NO_FORM = {"logistics"}  # dropDuplicatesWithinWatermark is for streams alone
