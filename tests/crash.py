@@ -14,7 +14,7 @@ from typing import Any
 
 DRIVER_STEPS = {
     "take": ("millpond.storage.slotlog:SlotLog.take",),
-    "ingest": ("millpond.spark.loop:BatchLoop._ingest",),
+    "ingest": ("millpond.spark.ingester:Ingester.from_sources",),
     "seal": ("millpond.service.client:ServiceClient.seal",),
     "save": ("millpond.service.client:ServiceClient.save",),
     "sink": ("millpond.spark.sinks:FileSink.write", "millpond.spark.sinks:BatchFunctionSink.write"),

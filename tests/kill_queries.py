@@ -58,11 +58,16 @@ def totals(source: DataFrame) -> StreamFrame:
     return mp.stream(source).groupBy("bidder").agg(F.count("*").alias("n"), F.sum("price").alias("total"))
 
 
+BY_TASKS = {"millpond.ingest.localRows": 0}
+"""So few rows would go through the driver, and no worker could be killed over them."""
+
+
 def start_windows(spark: SparkSession, source: Path, root: Path, **options: Any) -> MillpondQuery:
     return (
         windows(read_stream(spark, source, SCHEMA))
         .writeStream.format("parquet")
-        .options(path=str(root / "windows"), checkpointLocation=str(root / "windows-checkpoint"), **options)
+        .options(path=str(root / "windows"), checkpointLocation=str(root / "windows-checkpoint"))
+        .options(**BY_TASKS, **options)
         .trigger(availableNow=True)
         .start()
     )
@@ -82,7 +87,7 @@ def start_totals(spark: SparkSession, source: Path, root: Path, **options: Any) 
         totals(read_stream(spark, source, SCHEMA))
         .writeStream.outputMode("update")
         .foreachBatch(write)
-        .options(checkpointLocation=str(root / "totals-checkpoint"), **options)
+        .options(checkpointLocation=str(root / "totals-checkpoint"), **BY_TASKS, **options)
         .trigger(availableNow=True)
         .start()
     )

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import Fenced
 from millpond.service import process as service_process
-from millpond.spark import emit, ingest, loop
+from millpond.spark import emit, ingest, ingester
 from tests import crashing_service
 from tests.kill_queries import SCHEMA, Results, results, start_totals, start_windows, totals, write_input
 from tests.streams import read_stream
@@ -256,8 +256,10 @@ def dying(make: Callable[..., Any], markers: Path) -> Callable[..., Any]:
     The inner function travels to the workers by value, so it takes along all that it needs.
     """
 
-    def made(endpoint: Any, at: Any, *args: Any) -> Any:
-        run = make(endpoint, at, *args)
+    def made(*args: Any) -> Any:
+        run = make(*args)
+        # Ingest tasks have an order, emit tasks an endpoint before the batch.
+        at = args[0].at if len(args) == 1 else args[1]
         marker = str(markers / f"{at.batch}-{make.__name__}")
         place = at.batch % 4
 
@@ -293,7 +295,7 @@ def test_a_killed_worker_costs_a_try(
 ) -> None:
     markers = tmp_path / "markers"
     markers.mkdir()
-    monkeypatch.setattr(loop, "ingest_task", dying(ingest.ingest_task, markers))
+    monkeypatch.setattr(ingester, "ingest_task", dying(ingest.ingest_task, markers))
     monkeypatch.setattr(emit, "emit_task", dying(ingest.emit_task, markers))
     # Without local rows, outputs are read by tasks as well.
     tries = run_both(spark, source, tmp_path, **{"millpond.emit.localRows": 0})

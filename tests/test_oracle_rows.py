@@ -91,9 +91,8 @@ def test_unmerged_over_merged_on_rows_in_order(spark: SparkSession, tmp_path: Pa
 
 
 def with_applied_function(rows: Any) -> Any:
-    def of_group(group: pd.DataFrame) -> pd.DataFrame:
-        first = group.iloc[0]
-        return pd.DataFrame({"g": [first.g], "start": [first.window["start"]], "us": [sorted(group.u)]})
+    def of_group(key: tuple[Any, ...], group: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"g": [key[0]], "start": [key[1]["start"]], "us": [sorted(group.u)]})
 
     window = F.window("ts", "10 seconds").alias("window")
     groups = rows.withWatermark("ts", "5 seconds").groupBy("g", window)

@@ -27,9 +27,6 @@ from tests.streams import write_batches
 NO_STATE = {"q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"}
 """Spark runs them alone; nothing is there for Millpond to keep."""
 
-REFUSED = dict.fromkeys(["q15", "q16"], "collect_set")
-"""What Millpond can't take yet, and what it says about it. A query that it can take leaves this list."""
-
 BATCH_HAS_NO_FORM = {"logistics"}  # dropDuplicatesWithinWatermark is for streams alone
 
 ANSWERS: dict[str, Callable[[query_answers.Rows], list[Any]]] = {
@@ -117,17 +114,11 @@ def test_a_stream_in_spark_ends_with_what_all_rows_at_once_give(
         assert closed(found) == streams.batch(query)
 
 
-@pytest.mark.parametrize("name", [name for name in QUERIES if name not in {*NO_STATE, *REFUSED, "q12-time"}])
+@pytest.mark.parametrize("name", [name for name in QUERIES if name not in {*NO_STATE, "q12-time"}])
 def test_millpond_ends_with_the_rows_that_spark_ends_with(
     streams: Streams, answers: Answers, name: str
 ) -> None:
     assert streams.started(QUERIES[name], millpond=True).answer() == answers.of(name)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_millpond_says_which_operator_it_can_not_take(streams: Streams, name: str) -> None:
-    with pytest.raises(InvalidQuery, match=REFUSED[name]):
-        streams.started(QUERIES[name], millpond=True)
 
 
 @pytest.mark.parametrize("name", sorted(NO_STATE))

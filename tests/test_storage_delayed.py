@@ -113,7 +113,7 @@ KEPT_ROWS = WindowRowsSpec(
 
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20], ids=["from its file", "from memory"])
 def test_kept_rows_that_are_read_from_a_file_wait_once_a_read(tmp_path: Path, memory_bytes: int) -> None:
-    store = open_shard(Place(0, 0, 0, kernel.BUCKETS, memory_bytes, 2_000), KEPT_ROWS)
+    store = open_shard(Place(0, 0, 0, kernel.BUCKETS, memory_bytes, read_delay_us=2_000), KEPT_ROWS)
     columns = [pa.array([1, 2]), pa.array([3, 4]), pa.array([0, 0])]
     store.apply(pa.record_batch(columns, names=["k", "t", "slice"]))
     writer = kernel.PackWriter(str(tmp_path / "pack"))
