@@ -14,8 +14,8 @@ from typing import get_args
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import Column, JoinKind, JoinSide, JoinSpec, JoinTime
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
-from millpond.spark.operators import Inputs, Operator, Slot, check_key, python_type, type_text
-from millpond.spark.schemas import ArrowSettings, arrow_schema, struct_of
+from millpond.spark.operators import Inputs, Operator, Slot, check_key, emitted_columns, type_text
+from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import expiry_of, watermark_delay_us, watermarked_key
 
 __all__ = ["JoinDraft"]
@@ -126,16 +126,13 @@ class JoinDraft:
                 check_key(self._catalyst, key, name)
         built = [self._side(number, name, arrow) for number in (0, 1)]
         slots = [Slot(attribute, not attribute.nullable()) for attribute in items(self._join.output())]
-        emitted = struct_of([(f"c{i}", python_type(slot.attribute)) for i, slot in enumerate(slots)])
-        meanings = [str(slot.attribute.name()) for slot in slots]
+        emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = JoinSpec(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in self._keys[0]),
             time=self._time(),
             input_ipc=built[0][0].input_ipc,
-            output_ipc=bytes(
-                arrow_schema(emitted, operator=name, meanings=meanings, settings=arrow).serialize()
-            ),
+            output_ipc=output_ipc,
             join=self._kind,
             sides=(built[0][0], built[1][0]),
             comparisons=tuple(sign for _, sign, _ in self._comparisons),  # type: ignore[misc]
@@ -180,11 +177,8 @@ class JoinDraft:
         late_at = None
         if late is not None:
             late_at = inputs.position(expiry_of(catalyst, late)[0], f"the time {plain_sql(late)}")
-        names = [f"c{i}" for i in range(len(inputs.expressions))]
-        read = struct_of(list(zip(names, map(python_type, inputs.expressions), strict=True)))
-        schema = arrow_schema(read, operator=name, meanings=inputs.meanings, settings=arrow)
         description = JoinSide(
-            input_ipc=bytes(schema.serialize()),
+            input_ipc=inputs.schema_bytes(name, arrow),
             key_columns=tuple(keys),
             matchable=matchable,
             late=late_at,
@@ -194,8 +188,7 @@ class JoinDraft:
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in attributes),
             outer=self._outer[side],
         )
-        aliases = zip(inputs.expressions, names, strict=True)
-        return description, catalyst.seq(catalyst.alias(e, input_name) for e, input_name in aliases)
+        return description, inputs.columns(catalyst)
 
     def _time(self) -> JoinTime | None:
         if all(time is None for time in self._event_times) and self._timed_key is None:

@@ -6,7 +6,7 @@ What can be built before the first batch is built here, so that a batch only put
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import DataType, StructType
@@ -47,6 +47,8 @@ __all__ = [
     "Slot",
     "aggregate_expressions",
     "check_key",
+    "emitted_columns",
+    "positions_of",
     "python_type",
     "time_of",
     "type_text",
@@ -144,6 +146,43 @@ class Inputs:
         self.expressions.append(expression)
         self.meanings.append(meaning)
         return len(self.expressions) - 1
+
+    def columns(self, catalyst: Catalyst) -> JavaObject:
+        """The columns by their numbers, as a Scala sequence."""
+        return catalyst.seq(catalyst.alias(e, f"c{i}") for i, e in enumerate(self.expressions))
+
+    def schema_bytes(self, operator: str, arrow: ArrowSettings) -> bytes:
+        """The Arrow schema of `columns`."""
+        read = _numbered(self.expressions)
+        return _schema_bytes(read, operator=operator, meanings=self.meanings, settings=arrow)
+
+
+def emitted_columns(slots: Sequence[Slot], operator: str, arrow: ArrowSettings) -> tuple[StructType, bytes]:
+    """The columns that fill the slots, by their numbers, and their Arrow schema."""
+    emitted = _numbered([slot.attribute for slot in slots])
+    meanings = [str(slot.attribute.name()) for slot in slots]
+    return emitted, _schema_bytes(emitted, operator=operator, meanings=meanings, settings=arrow)
+
+
+def positions_of(keys: list[JavaObject], columns: list[JavaObject]) -> tuple[int, ...]:
+    """Where the keys stand among the columns, if all of them are plain columns; else nothing."""
+    found = [
+        position
+        for key in keys
+        for position, column in enumerate(columns)
+        if kind(key) == "AttributeReference" and column.exprId().equals(key.exprId())
+    ]
+    return tuple(found) if len(found) == len(keys) else ()
+
+
+def _numbered(expressions: Sequence[JavaObject]) -> StructType:
+    return struct_of([(f"c{i}", python_type(expression)) for i, expression in enumerate(expressions)])
+
+
+def _schema_bytes(
+    columns: StructType, *, operator: str, meanings: Sequence[str], settings: ArrowSettings
+) -> bytes:
+    return bytes(arrow_schema(columns, operator=operator, meanings=meanings, settings=settings).serialize())
 
 
 class _Buffers:
@@ -357,8 +396,7 @@ class _Builder:
         )
 
     def _schema_bytes(self, columns: StructType, meanings: list[str]) -> bytes:
-        schema = arrow_schema(columns, operator=self._name, meanings=meanings, settings=self._arrow)
-        return bytes(schema.serialize())
+        return _schema_bytes(columns, operator=self._name, meanings=meanings, settings=self._arrow)
 
 
 def time_of(

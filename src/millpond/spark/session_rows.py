@@ -15,11 +15,12 @@ from millpond.spark.operators import (
     Slot,
     aggregate_expressions,
     check_key,
-    python_type,
+    emitted_columns,
+    positions_of,
     type_text,
     with_window,
 )
-from millpond.spark.schemas import ArrowSettings, arrow_schema, struct_of
+from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import session_form, watermarked_key
 
 __all__ = ["SessionRowsDraft"]
@@ -95,34 +96,26 @@ class SessionRowsDraft:
         time = self._time(name, inputs, keys)
         slots = [Slot(attribute, not attribute.nullable()) for attribute in self._kept]
         slots, window = with_window(self._catalyst, slots, self._window)
-        input_names = [f"c{i}" for i in range(len(inputs.expressions))]
-        read = struct_of(list(zip(input_names, map(python_type, inputs.expressions), strict=True)))
-        emitted = struct_of([(f"c{i}", python_type(slot.attribute)) for i, slot in enumerate(slots)])
-        emitted_meanings = [str(slot.attribute.name()) for slot in slots]
+        emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = SessionRowsSpec(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
             time=time,
-            input_ipc=bytes(
-                arrow_schema(read, operator=name, meanings=inputs.meanings, settings=arrow).serialize()
-            ),
-            output_ipc=bytes(
-                arrow_schema(emitted, operator=name, meanings=emitted_meanings, settings=arrow).serialize()
-            ),
+            input_ipc=inputs.schema_bytes(name, arrow),
+            output_ipc=output_ipc,
             key_columns=tuple(positions),
             kept_columns=tuple(range(len(self._kept))),
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
         )
-        aliases = zip(inputs.expressions, input_names, strict=True)
         return Operator(
             spec=spec,
             emitted=emitted,
-            inputs=(self._catalyst.seq(self._catalyst.alias(e, input_name) for e, input_name in aliases),),
+            inputs=(inputs.columns(self._catalyst),),
             slots=tuple(slots),
             window=window,
             results=None,
-            clustered_by=self._clustered_by(keys),
+            clustered_by=positions_of(keys, self._kept),
         )
 
     def _time(self, name: str, inputs: Inputs, keys: list[JavaObject]) -> Sessions:
@@ -146,16 +139,6 @@ class SessionRowsDraft:
             timer_us=timer_interval_us(form.gap_us),
             window=window,
         )
-
-    def _clustered_by(self, keys: list[JavaObject]) -> tuple[int, ...]:
-        """Positions of the keys among what is emitted, where all of them are plain columns."""
-        found = [
-            position
-            for key in keys
-            for position, attribute in enumerate(self._kept)
-            if kind(key) == "AttributeReference" and attribute.exprId().equals(key.exprId())
-        ]
-        return tuple(found) if len(found) == len(keys) else ()
 
 
 def _unmarked(catalyst: Catalyst, window: JavaObject) -> JavaObject:

@@ -16,12 +16,13 @@ from millpond.spark.operators import (
     Operator,
     Slot,
     check_key,
-    python_type,
+    emitted_columns,
+    positions_of,
     time_of,
     type_text,
     with_window,
 )
-from millpond.spark.schemas import ArrowSettings, arrow_schema, struct_of
+from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import is_time_window, watermarked_key, window_form
 
 __all__ = ["WindowRowsDraft", "window_join"]
@@ -78,30 +79,22 @@ class WindowRowsDraft:
         window = None
         if self._form is not None:
             slots, window = with_window(self._catalyst, slots, self._form.window)
-        input_names = [f"c{i}" for i in range(len(inputs.expressions))]
-        read = struct_of(list(zip(input_names, map(python_type, inputs.expressions), strict=True)))
-        emitted = struct_of([(f"c{i}", python_type(slot.attribute)) for i, slot in enumerate(slots)])
-        emitted_meanings = [str(slot.attribute.name()) for slot in slots]
+        emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = WindowRowsSpec(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
             time=time,
-            input_ipc=bytes(
-                arrow_schema(read, operator=name, meanings=inputs.meanings, settings=arrow).serialize()
-            ),
-            output_ipc=bytes(
-                arrow_schema(emitted, operator=name, meanings=emitted_meanings, settings=arrow).serialize()
-            ),
+            input_ipc=inputs.schema_bytes(name, arrow),
+            output_ipc=output_ipc,
             key_columns=tuple(positions),
             kept_columns=tuple(kept),
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
         )
-        aliases = zip(inputs.expressions, input_names, strict=True)
         return Operator(
             spec=spec,
             emitted=emitted,
-            inputs=(self._catalyst.seq(self._catalyst.alias(e, input_name) for e, input_name in aliases),),
+            inputs=(inputs.columns(self._catalyst),),
             slots=tuple(slots),
             window=window,
             results=None,
@@ -116,13 +109,7 @@ class WindowRowsDraft:
     def _clustered_by(self) -> tuple[int, ...]:
         """Positions of the keys among what is emitted, where all of them are plain columns."""
         wanted = [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
-        found = [
-            position
-            for key in wanted
-            for position, attribute in enumerate(self._kept)
-            if kind(key) == "AttributeReference" and attribute.exprId().equals(key.exprId())
-        ]
-        return tuple(found) if len(found) == len(wanted) else ()
+        return positions_of(wanted, self._kept)
 
 
 def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:
