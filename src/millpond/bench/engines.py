@@ -123,10 +123,9 @@ def _floor(
         raise ValueError("the floor sends back what an engine with state put out, and none has finished yet")
     (frame,) = frames.values()
     server = Server(data, Path(job.directory))
-    columns = schema.simpleString().removeprefix("struct<").removesuffix(">")
     try:
         share = live_share(data) if workload.traffic else batch_share(load(data))
-        yield start(frame, carrier(server, share, frame.columns, columns, sink), mode="append")
+        yield start(frame, carrier(server, share, frame.columns, schema, sink), mode="append")
     finally:
         server.stop()
 

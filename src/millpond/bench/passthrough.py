@@ -1,7 +1,8 @@
 """The floor: the same ingest and emit as Millpond's, with nothing in between.
 
-Rows go from Spark's tasks over Flight to a process that holds them until the next batch; as many rows as the
-query would put out, prepared beforehand, come back and go to the sink.
+Rows go over Flight to a process that holds them until the next batch; as many rows as the query would put out,
+prepared beforehand, come back and go to the sink. As with Millpond, Spark's tasks carry large batches and the driver
+small ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,14 @@ from pyarrow import flight
 
 from millpond.bench.live_outputs import live_output_path, load_live_outputs
 from millpond.bench.workload import Prepared, output_path
+from millpond.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 __all__ = ["Server", "batch_share", "carrier", "live_share", "serve"]
 
-ROWS_PER_TASK = 100_000
-"""Fewer output rows than this are read by one task."""
 LIVE_FILE = -1
 """In place of a batch's number: the output of a whole run under live traffic."""
 Share = Callable[[int, int], tuple[int, int, int]]
@@ -56,24 +57,39 @@ def carrier(
     server: Server,
     share: Share,
     columns: list[str],
-    schema: str,
+    schema: StructType,
     sink: Callable[[DataFrame, int], None],
 ) -> Callable[[DataFrame, int], None]:
-    """The function for `foreachBatch`: an ingest job, an emit job, the sink."""
-    location = server.location
+    """The function for `foreachBatch`: rows to the server, rows from it, the sink."""
+    from millpond.spark.jvm import Catalyst
+
+    location, settings = server.location, Settings()
+    last_rows: int | None = None
 
     def one_batch(batch: DataFrame, batch_id: int) -> None:
-        rows = batch.select(*columns)
-        receipts = rows.mapInArrow(_Send(location, batch_id), RECEIPT).collect()
-        file, first, end = share(batch_id, sum(receipt.rows for receipt in receipts))
-        spark = batch.sparkSession
-        cores = spark.sparkContext.defaultParallelism
-        tasks = max(1, min(cores, (end - first) // ROWS_PER_TASK))
-        fetch = _Fetch(location, file, first, end, tasks)
-        emitted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, schema)
+        nonlocal last_rows
+        small = last_rows is not None and last_rows <= settings.local_ingest_rows
+        last_rows = _bring(batch.select(*columns), _Send(location, batch_id), small)
+        file, first, end = share(batch_id, last_rows)
+        spark, rows = batch.sparkSession, end - first
+        if rows <= settings.local_emit_rows:
+            chunks = _Fetch(location, file, first, end, 1).share(0)
+            messages = (chunk.serialize().to_pybytes() for chunk in chunks)
+            emitted: DataFrame = Catalyst(spark).frame_of_arrow(messages, schema, spark)
+        else:
+            tasks = max(1, min(spark.sparkContext.defaultParallelism, rows // settings.rows_per_task))
+            fetch = _Fetch(location, file, first, end, tasks)
+            emitted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, schema)
         sink(emitted, batch_id)
 
     return one_batch
+
+
+def _bring(rows: DataFrame, send: _Send, small: bool) -> int:
+    """Returns how many rows there were."""
+    if small:
+        return send.all(rows.toArrow().to_batches())
+    return sum(receipt.rows for receipt in rows.mapInArrow(send, RECEIPT).collect())
 
 
 def batch_share(prepared: Prepared) -> Share:
@@ -113,6 +129,9 @@ class _Send:
         self._batch_id = batch_id
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([self.all(batches)])], schema=_RECEIPT_SCHEMA)
+
+    def all(self, batches: Iterable[pa.RecordBatch]) -> int:
         rows = 0
         writer = None
         for batch in batches:
@@ -123,7 +142,7 @@ class _Send:
             rows += batch.num_rows
         if writer is not None:
             writer.close()
-        yield pa.record_batch([pa.array([rows])], schema=_RECEIPT_SCHEMA)
+        return rows
 
 
 class _Fetch:
@@ -138,11 +157,15 @@ class _Fetch:
         # The input is read to its end before the first row is given, or Spark throws the worker away.
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         for task in tasks:
-            rows = self._end - self._first
-            first, end = (self._first + rows * at // self._tasks for at in (task, task + 1))
-            ticket = flight.Ticket(f"{self._file} {first} {end}".encode())
-            for chunk in _client(self._location).do_get(ticket):
-                yield chunk.data
+            yield from self.share(task)
+
+    def share(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        rows = self._end - self._first
+        first, end = (self._first + rows * at // self._tasks for at in (task, task + 1))
+        ticket = flight.Ticket(f"{self._file} {first} {end}".encode())
+        for chunk in _client(self._location).do_get(ticket):
+            yield chunk.data
 
 
 class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
