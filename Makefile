@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second run finds nothing to do.
-.PHONY: setup demo test lint kernel-test python-test bench
+.PHONY: setup demo test lint kernel-test python-test fuzz bench
 
 setup:
 	@scripts/setup
@@ -21,7 +21,11 @@ kernel-test: setup
 	cd kernel && PYO3_PYTHON=$(CURDIR)/.venv/bin/python cargo test
 
 python-test: setup
-	.venv/bin/pytest -n 2 --dist loadfile
+	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Random queries, data and batches against Spark's own results: `make fuzz MINUTES=30`.
+fuzz: setup
+	@scripts/fuzz $(or $(MINUTES),10)
 
 # What the README and docs/benchmarks.md claim, in about ten minutes; figures and plots land in bench-out.
 bench: setup

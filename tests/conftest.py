@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 # Spark starts its workers with this Python, not with whatever python3 is on the path.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# Every JVM of the tests lives for minutes: compiling its code thoroughly would cost more than it gives.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+LONGEST_FIRST = (
+    "test_kill",
+    "test_bench_live",
+    "test_bench_runner",
+    "test_bench_tws",
+    "test_bench_generator",
+)
+"""Files with long tests; at the end of a run they would leave one worker waiting for the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="module")

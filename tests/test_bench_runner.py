@@ -100,31 +100,10 @@ def test_the_kernel_and_rocksdb_agree() -> None:
     assert comparison.runs[0].measured.outcome.state_rows == 5_000
 
 
-def test_engines_on_spark_run_every_batch() -> None:
-    workload = Keyed(
-        rows=900, keys=50, batch_rows=300, window_seconds=20, slide_seconds=5, watermark_seconds=4
-    )
-    plan = Plan(
-        workload=workload,
-        engines=("spark-memory", "passthrough"),
-        repeat=1,
-        warmup_batches=1,
-        time_limit_s=300,
-    )
-    comparison = compare(plan, Quiet())
-    assert [each.measured.outcome.error for each in comparison.runs] == [None, None]
-    assert [bool(each.measured.outcome.state_rows) for each in comparison.runs] == [True, False]
-    for each in comparison.runs:
-        assert len(each.measured.outcome.batches) == 3
-        assert each.measured.cpu_s > 0
-        assert each.measured.peak_memory_bytes > 100 << 20
-
-
 def test_engines_agree_on_a_query_of_the_papers() -> None:
-    workload = Paper(query_name="q12", size="small", events=2_000, batch_events=1_000)
     plan = Plan(
-        workload=workload,
-        engines=("passthrough", "spark-memory", "millpond"),
+        workload=Paper(query_name="q18", size="small", events=1_500, batch_events=500),
+        engines=("passthrough", "spark-memory", "millpond", "spark-tws"),
         repeat=1,
         warmup_batches=1,
         rehearsal_batches=1,
@@ -132,7 +111,19 @@ def test_engines_agree_on_a_query_of_the_papers() -> None:
     )
     comparison = compare(plan, Quiet())
     # The floor sends back what another engine put out.
-    assert [each.engine for each in comparison.runs] == ["spark-memory", "passthrough", "millpond"]
-    assert [each.measured.outcome.error for each in comparison.runs] == [None, None, None]
+    assert [each.engine for each in comparison.runs] == [
+        *("spark-memory", "passthrough", "millpond", "spark-tws")
+    ]
+    outcomes = [each.measured.outcome for each in comparison.runs]
+    assert [outcome.error for outcome in outcomes] == [None] * 4
     assert comparison.difference is None
-    assert comparison.runs[0].digest == comparison.runs[2].digest
+    assert len({comparison.runs[i].digest for i in (0, 2, 3)}) == 1
+    # Where RocksDB does not count its rows there is no number.
+    assert [bool(outcome.state_rows) for outcome in outcomes] == [True, False, True, False]
+    for each in comparison.runs:
+        assert len(each.measured.outcome.batches) == 3
+        assert each.measured.cpu_s > 0
+        assert each.measured.peak_memory_bytes > 100 << 20
+    splits = [outcome.batches[-1].time_split_ms for outcome in outcomes]
+    assert all("state_write" in splits[i] for i in (0, 2, 3))
+    assert "state_read" in splits[3]

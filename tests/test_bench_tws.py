@@ -27,20 +27,3 @@ def test_it_has_the_store_and_the_memory_of_the_tuned_peer() -> None:
     tws, peer = (engine_settings(engine, workload, 64 << 20) for engine in ("spark-tws", "spark-rocksdb"))
     assert tws == peer
     assert any(name.endswith("maxMemoryUsageMB") for name in tws)
-
-
-def test_it_gives_the_rows_that_an_aggregate_gives() -> None:
-    plan = Plan(
-        workload=Paper(query_name="q18", size="small", events=1_500, batch_events=500),
-        engines=("spark-memory", "spark-tws"),
-        repeat=1,
-        warmup_batches=1,
-        time_limit_s=300,
-    )
-    comparison = compare(plan, Quiet())
-    assert [run.measured.outcome.error for run in comparison.runs] == [None, None]
-    assert comparison.difference is None
-    assert comparison.runs[0].digest == comparison.runs[1].digest
-    splits = [run.measured.outcome.batches[-1].time_split_ms for run in comparison.runs]
-    assert all("state_write" in split for split in splits)
-    assert "state_read" in splits[1]

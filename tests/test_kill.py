@@ -65,17 +65,9 @@ def run_both(spark: SparkSession, source: Path, root: Path, **options: Any) -> l
 # The driver
 
 
-# Each costs a start of Spark, so of two points with nothing between them there is one.
-DRIVER_POINTS = [
-    "after-take:2",
-    "before-ingest:2",
-    "after-ingest:3",
-    "after-seal:3",
-    "after-save:3",
-    "after-sink:3",
-    "after-record:3",
-    "after-batch:3",
-]
+# Each costs a start of Spark, so of points that leave the same behind there is one: nothing but staged rows, a
+# manifest that no record names, rows in the sink without a record, a record that Spark does not know of.
+DRIVER_POINTS = ["after-ingest:3", "after-save:3", "after-sink:3", "after-record:3"]
 
 
 @pytest.mark.timeout(1800)

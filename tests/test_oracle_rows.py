@@ -15,6 +15,7 @@ import millpond as mp
 from tests.oracle_data import VALUES, Shape, shapes
 from tests.oracle_run import Outputs, assert_same, check, named, run_both, stream, try_shapes
 
+Query = Callable[[DataFrame, list[str]], DataFrame]
 COLUMNS = {name: VALUES[name] for name in ("i32", "f64", "t", "b", "pair")}
 
 UNMERGED = [
@@ -27,40 +28,50 @@ UNMERGED = [
     "max(pair)",
 ]
 
+GATHERED = [
+    "median(i32)",
+    "percentile(f64, 0.3)",
+    "percentile(i32 + 1, 1.0)",
+    "sort_array(collect_list(u))",
+    "sort_array(collect_list(struct(t, pair)))",
+    "sort_array(collect_list(f64))",
+]
+"""Functions that are computed before the rows reach Spark."""
 
-def windowed(*window: str) -> Callable[[DataFrame], DataFrame]:
-    def query(rows: DataFrame) -> DataFrame:
+
+def windowed(*window: str) -> Query:
+    def query(rows: DataFrame, functions: list[str]) -> DataFrame:
         timed = rows.withWatermark("ts", "5 seconds")
-        return timed.groupBy(F.window("ts", *window), "g").agg(*named(UNMERGED))
+        return timed.groupBy(F.window("ts", *window), "g").agg(*named(functions))
 
     return query
 
 
-def an_expression_as_key(rows: DataFrame) -> DataFrame:
+def an_expression_as_key(rows: DataFrame, functions: list[str]) -> DataFrame:
     timed = rows.withWatermark("ts", "5 seconds").groupBy(F.col("g") % 3, F.window("ts", "10 seconds"))
-    return timed.agg(*named(UNMERGED), F.max("window.start").alias("start"))
+    return timed.agg(*named(functions), F.sort_array(F.collect_list("window.start")).alias("starts"))
 
 
-def from_a_select(rows: DataFrame) -> DataFrame:
+def from_a_select(rows: DataFrame, functions: list[str]) -> DataFrame:
     window = F.window("ts", "12 seconds", "5 seconds").alias("w")
     made = rows.withWatermark("ts", "5 seconds").select("*", window)
-    return made.groupBy("g", "w").agg(*named(UNMERGED))
+    return made.groupBy("g", "w").agg(*named(functions))
 
 
-def by_event_time(rows: DataFrame) -> DataFrame:
-    return rows.withWatermark("ts", "5 seconds").groupBy("ts").agg(*named(UNMERGED))
+def by_event_time(rows: DataFrame, functions: list[str]) -> DataFrame:
+    return rows.withWatermark("ts", "5 seconds").groupBy("ts").agg(*named(functions))
 
 
-def without_keys(rows: DataFrame) -> DataFrame:
+def without_keys(rows: DataFrame, functions: list[str]) -> DataFrame:
     timed = rows.withWatermark("ts", "3 seconds")
-    return timed.groupBy(F.window("ts", "7 seconds", "3 seconds")).agg(*named(UNMERGED))
+    return timed.groupBy(F.window("ts", "7 seconds", "3 seconds")).agg(*named(functions))
 
 
-def some_in_no_window(rows: DataFrame) -> DataFrame:
-    return windowed("10 seconds")(rows.withColumn("ts", F.expr("if(u % 5 = 0, null, ts)")))
+def some_in_no_window(rows: DataFrame, functions: list[str]) -> DataFrame:
+    return windowed("10 seconds")(rows.withColumn("ts", F.expr("if(u % 5 = 0, null, ts)")), functions)
 
 
-CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
+CASES: dict[str, Query] = {
     "tumbling": windowed("10 seconds"),
     "sliding": windowed("20 seconds", "5 seconds"),
     "sliding, uneven, with an offset": windowed("13 seconds", "5 seconds", "2 seconds"),
@@ -72,10 +83,14 @@ CASES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.parametrize("functions", [UNMERGED, GATHERED], ids=["unmerged", "gathered"])
 @pytest.mark.parametrize("name", CASES)
-def test_aggregates_of_all_rows_of_a_window(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_aggregates_of_all_rows_of_a_window(
+    spark: SparkSession, tmp_path: Path, name: str, functions: list[str]
+) -> None:
     def compare(shape: Shape) -> None:
-        check(spark, CASES[name](stream(spark, shape, COLUMNS, tmp_path)), "append", tmp_path)
+        rows = stream(spark, shape, COLUMNS, tmp_path)
+        check(spark, CASES[name](rows, functions), "append", tmp_path)
 
     try_shapes(shapes(), compare, f"rows {name}")
 

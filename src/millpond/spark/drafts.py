@@ -11,6 +11,7 @@ from typing import Protocol
 from millpond.semantics.operator import OutputMode
 from millpond.spark.aggregates import is_mergeable
 from millpond.spark.dedup import DEDUPLICATING, DedupDraft
+from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
 from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
@@ -45,14 +46,7 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
     """The operator for a node with one stream below it; None: Spark keeps no state for it."""
     name = kind(node)
     if name == "Aggregate":
-        grouping = items(node.groupingExpressions())
-        if output_mode == "append" and _in_windows(grouping) and not _all_mergeable(catalyst, node):
-            columns = [*grouping, *items(node.aggregateExpressions())]
-            return WindowRowsDraft(catalyst, node, grouping, columns, _functions(catalyst, node))
-        in_sessions = any(is_session_window(key) for key in grouping)
-        if output_mode == "append" and in_sessions and not _all_mergeable(catalyst, node):
-            return SessionRowsDraft(catalyst, node, _functions(catalyst, node))
-        return AggregateDraft(catalyst, node, output_mode)
+        return _draft_of_aggregate(catalyst, node, output_mode)
     if name in DEDUPLICATING:
         return DedupDraft(catalyst, node)
     if name in _GROUP_FUNCTIONS and output_mode == "append":
@@ -60,6 +54,20 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
         if _in_windows(grouping):
             return WindowRowsDraft(catalyst, node, grouping, None, _GROUP_FUNCTIONS[name])
     return None
+
+
+def _draft_of_aggregate(catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode) -> Draft:
+    grouping = items(aggregate.groupingExpressions())
+    in_windows, in_sessions = _in_windows(grouping), any(is_session_window(key) for key in grouping)
+    if output_mode != "append" or not (in_windows or in_sessions) or _all_mergeable(catalyst, aggregate):
+        return AggregateDraft(catalyst, aggregate, output_mode)
+    purpose = _functions(catalyst, aggregate)
+    if is_gathered(catalyst, aggregate):
+        return GatheredRowsDraft(catalyst, aggregate, purpose)
+    if in_windows:
+        columns = [*grouping, *items(aggregate.aggregateExpressions())]
+        return WindowRowsDraft(catalyst, aggregate, grouping, columns, purpose)
+    return SessionRowsDraft(catalyst, aggregate, purpose)
 
 
 def drafts_of_join(

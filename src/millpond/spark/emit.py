@@ -8,7 +8,8 @@ from pyspark.sql.types import StructType
 
 from millpond.service.client import ServiceClient
 from millpond.service.messages import BatchTry, Endpoint, OutputKey
-from millpond.spark.ingest import emit_task
+from millpond.spark.gathering import Gathering
+from millpond.spark.ingest import emit_task, shard_outputs
 from millpond.spark.jvm import Catalyst
 
 __all__ = ["emitted_frame"]
@@ -24,6 +25,7 @@ def emitted_frame(
     *,
     schema: StructType,
     arrow_schema: pa.Schema,
+    gathering: Gathering | None,
     rows_per_shard: tuple[int, ...],
     local_rows: int,
 ) -> tuple[DataFrame, bool]:
@@ -33,11 +35,11 @@ def emitted_frame(
         batches = [
             batch
             for shard in shards
-            for batch in client.outputs(OutputKey(at, operator, shard))
+            for batch in shard_outputs(client, OutputKey(at, operator, shard), gathering)
             if batch.num_rows
         ]
         rows = pa.Table.from_batches(batches, arrow_schema).combine_chunks().to_batches()
         messages = (batch.serialize().to_pybytes() for batch in rows)
         return catalyst.frame_of_arrow(messages, schema, session), False
     numbers = session.range(0, len(rows_per_shard), 1, len(rows_per_shard))
-    return numbers.mapInArrow(emit_task(endpoint, at, operator), schema), True
+    return numbers.mapInArrow(emit_task(endpoint, at, operator, gathering), schema), True

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
-from millpond.service.client import StageWriter, connect
+from millpond.service.client import ServiceClient, StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.spent import Stopwatch
 from millpond.service.wire import decode, encode
+from millpond.spark.gathering import Gathering, gather
 from millpond.state.opening import sorter_of
 
 __all__ = [
@@ -163,12 +164,18 @@ def read_receipts(data: bytes) -> TaskReceipts:
     return decode(bytes(data), TaskReceipts)
 
 
-def emit_task(endpoint: Endpoint, at: BatchTry, operator: int) -> Task:
+def emit_task(endpoint: Endpoint, at: BatchTry, operator: int, gathering: Gathering | None = None) -> Task:
     """A `mapInArrow` function over rows that name shards: yields the shards' outputs."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                yield from connect(endpoint).outputs(OutputKey(at, operator, shard))
+                yield from shard_outputs(connect(endpoint), OutputKey(at, operator, shard), gathering)
 
     return run
+
+
+def shard_outputs(
+    client: ServiceClient, key: OutputKey, gathering: Gathering | None
+) -> Iterator[pa.RecordBatch]:
+    return client.outputs(key) if gathering is None else gather(lambda: client.outputs(key), gathering)

@@ -168,7 +168,7 @@ class BatchLoop:
             watermark_us = self._reader.update(execution.executedPlan())
             figures.input_rows = sum(receipt.input_rows for given in receipts.values() for receipt in given)
             rows: dict[int, Any] = {}
-            for operator, spec in enumerate(self._plan.operators):
+            for operator in range(len(self._plan.operators)):
                 lag_us = self._plan.lags_us[operator]
                 with figures.timed("ingest"):
                     for side, frame in self._plan.inputs(operator, rows, session):
@@ -195,7 +195,8 @@ class BatchLoop:
                         at,
                         operator,
                         schema=self._plan.emitted_types[operator],
-                        arrow_schema=spec.output_schema,
+                        arrow_schema=self._plan.emitted_schema(operator),
+                        gathering=self._plan.gatherings[operator],
                         rows_per_shard=sealed.output_rows,
                         local_rows=self._settings.local_emit_rows,
                     )

@@ -27,6 +27,7 @@ from millpond.semantics.operator import (
 )
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
+from millpond.spark.gathering import Gathering
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
 from millpond.spark.top import marked_top, top_text
@@ -41,6 +42,7 @@ from millpond.spark.windows import (
 )
 
 __all__ = [
+    "AggregateBuilder",
     "AggregateDraft",
     "Inputs",
     "Operator",
@@ -78,6 +80,8 @@ class Operator:
     """The result columns over the slots' attributes, as a Scala sequence; None: the slots' attributes themselves."""
     clustered_by: tuple[int, ...] = ()
     """Positions of the slots by which rows that belong together are emitted by one shard."""
+    gathering: Gathering | None = None
+    """How the rows that the operator emits are brought together before they fill the slots."""
 
 
 class AggregateDraft:
@@ -97,7 +101,9 @@ class AggregateDraft:
         self.below = (aggregate.child() if self._form is None else self._form.below,)
 
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
-        return _Builder(self._catalyst, self._aggregate, name, arrow).build(self._timed_key, self._form)
+        return AggregateBuilder(self._catalyst, self._aggregate, name, arrow).build(
+            self._timed_key, self._form
+        )
 
 
 def _pane_form(
@@ -212,7 +218,7 @@ class _Buffers:
         return self._known[identity]
 
 
-class _Builder:
+class AggregateBuilder:
     def __init__(self, catalyst: Catalyst, aggregate: JavaObject, name: str, arrow: ArrowSettings) -> None:
         self._catalyst = catalyst
         self._aggregate = aggregate

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -20,6 +21,7 @@ from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.semantics.precombine import Precombined, precombined
 from millpond.spark.carrier import Carrier, carry
 from millpond.spark.drafts import Draft
+from millpond.spark.gathering import Gathering
 from millpond.spark.jvm import Catalyst, JavaObject, items
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Part, Whole, filled, leaves
@@ -58,6 +60,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         carrier=carry(catalyst, session, taken.stages),
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
+        gatherings=tuple(operator.gathering for operator in operators),
         precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
         lags_us=_lags_us(taken.stages),
         catalyst=catalyst,
@@ -95,7 +98,9 @@ class CutPlan:
     operators: tuple[OperatorSpec, ...]
     """Bottom up, at least one."""
     emitted_types: tuple[StructType, ...]
-    """What each operator emits, as Spark's schema."""
+    """What reaches Spark of each operator, as Spark's schema."""
+    gatherings: tuple[Gathering | None, ...]
+    """How what each operator emits is brought together before that."""
     precombined: tuple[Precombined | None, ...]
     """The operators over rows that Spark combined first, where it can."""
     lags_us: tuple[int, ...]
@@ -104,6 +109,11 @@ class CutPlan:
     _stages: tuple[Stage, ...]
     _emissions: tuple[_Emission, ...]
     _top: Part
+
+    def emitted_schema(self, i: int) -> pa.Schema:
+        """`emitted_types[i]` as Arrow's schema."""
+        gathering = self.gatherings[i]
+        return self.operators[i].output_schema if gathering is None else gathering.output_schema
 
     def rows(self, i: int, emitted: DataFrame, *, spread: bool) -> JavaObject:
         """What stands for operator `i` in the plan above it, over rows that it emitted, a batch frame with
