@@ -264,3 +264,29 @@ def test_sessions_with_their_gap(bids: Bids, gap: str, gap_us: int | None, timer
     assert complete.drops_late_rows
     (untimed,) = cut(bids.stream.groupBy(window, "bidder").count(), "complete").operators
     assert not untimed.drops_late_rows
+
+
+@pytest.mark.parametrize(
+    ("key", "functions", "gathered"),
+    [
+        ("bidder", ["median(price)"], True),
+        ("bidder", ["array_max(collect_list(price))", "percentile(score, 0.25) + 1"], True),
+        ("name", ["size(array_agg(struct(price, name)))"], True),
+        ("fee", ["median(items)"], True),
+        ("score", ["median(price)"], False),
+        ("array(bidder)", ["median(price)"], False),
+        ("bidder", ["median(price)", "count(*)"], False),
+        ("bidder", ["percentile(price, array(0.1, 0.2))"], False),
+        ("bidder", ["percentile(price, 0.5, items)"], False),
+        ("bidder", ["collect_list(price) filter (where paid)"], False),
+        ("bidder", ["median(fee)"], False),
+        ("bidder", ["mode(price)"], False),
+    ],
+)
+def test_functions_that_only_gather_give_spark_one_row_a_group(
+    bids: Bids, key: str, functions: list[str], gathered: bool
+) -> None:
+    timed = bids.stream.withWatermark("ts", "1 second")
+    for window in (F.window("ts", "10 seconds"), F.session_window("ts", "10 seconds")):
+        plan = cut(timed.groupBy(window, F.expr(key)).agg(*map(F.expr, functions)), "append")
+        assert [gathering is not None for gathering in plan.gatherings] == [gathered]
