@@ -1,4 +1,5 @@
-"""`python -m tests.kill_driver SOURCE ROOT [POINT]`: a driver program that runs both queries to their end.
+"""`python -m tests.kill_driver SOURCE ROOT [QUERY...] [POINT...]`: a driver program that runs queries to their end;
+without names the windows and the totals.
 
 At a crash point it kills its process group: itself and its JVM. It tells on standard output who else has to be
 gone after it: a line `service PID` for each state service, then `running`.
@@ -16,7 +17,9 @@ from pyspark.sql import SparkSession
 
 from millpond.service.process import ServiceProcess
 from tests.crash import DRIVER_STEPS, arm
-from tests.kill_queries import start_totals, start_windows
+from tests.kill_queries import start_joined, start_totals, start_windows
+
+QUERIES = {"windows": start_windows, "totals": start_totals, "joined": start_joined}
 
 
 def main() -> None:
@@ -34,9 +37,11 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
+    chosen = [name for name in sys.argv[3:] if name in QUERIES] or ["windows", "totals"]
     for point in sys.argv[3:]:
-        arm(point, DRIVER_STEPS, _kill_group)
-    queries = [start(spark, source, root) for start in (start_windows, start_totals)]
+        if point not in QUERIES:
+            arm(point, DRIVER_STEPS, _kill_group)
+    queries = [QUERIES[name](spark, source, root) for name in chosen]
     print("running", flush=True)
     for query in queries:
         query.awaitTermination()

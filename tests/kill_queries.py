@@ -1,5 +1,5 @@
-"""Two queries over the same prepared files, and what they put out: the windowed one into Parquet files, the
-unwindowed one through a function that is idempotent by batch id."""
+"""Queries over the same prepared files, and what they put out: the windowed one into Parquet files, the others
+through a function that is idempotent by batch id."""
 
 from __future__ import annotations
 
@@ -75,22 +75,49 @@ def start_windows(spark: SparkSession, source: Path, root: Path, **options: Any)
 
 def start_totals(spark: SparkSession, source: Path, root: Path, **options: Any) -> MillpondQuery:
     out = root / "totals"
-    out.mkdir(parents=True, exist_ok=True)
-
-    def write(frame: DataFrame, batch_id: int) -> None:
-        rows = sorted(tuple(row) for row in frame.collect())
-        hidden = out / f"_{batch_id}"
-        hidden.write_text(json.dumps(rows))
-        hidden.replace(out / f"{batch_id}.json")
-
     return (
         totals(read_stream(spark, source, SCHEMA))
         .writeStream.outputMode("update")
-        .foreachBatch(write)
+        .foreachBatch(lambda rows, batch: _write(out, rows, batch))
         .options(checkpointLocation=str(root / "totals-checkpoint"), **BY_TASKS, **options)
         .trigger(availableNow=True)
         .start()
     )
+
+
+def start_joined(spark: SparkSession, source: Path, root: Path, **options: Any) -> MillpondQuery:
+    """An outer join of the bids with some of them, whose last nulls come in a batch without rows."""
+    root.mkdir(parents=True, exist_ok=True)
+    out = root / "joined"
+    left, right = (
+        read_stream(spark, source, SCHEMA)
+        .withWatermark("ts", "4 seconds")
+        .selectExpr(f"bidder as {side}_bidder", f"price as {side}_price", f"ts as {side}_ts")
+        for side in ("l", "r")
+    )
+    close = "l_bidder = r_bidder and r_ts >= l_ts and r_ts <= l_ts + interval 3 seconds"
+    frame = mp.stream(left.join(right.where("r_price < 100"), F.expr(close), "left_outer"))
+    return (
+        frame.writeStream.foreachBatch(lambda rows, batch: _write(out, rows, batch))
+        .options(checkpointLocation=str(root / "joined-checkpoint"), **BY_TASKS, **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def joined_results(root: Path) -> dict[int, Counter[Any]]:
+    """Multisets of rows by batch."""
+    files = sorted((root / "joined").glob("*.json"), key=lambda file: int(file.stem))
+    return {int(file.stem): Counter(map(tuple, json.loads(file.read_text()))) for file in files}
+
+
+def _write(out: Path, frame: DataFrame, batch_id: int) -> None:
+    """The same whether it is called once or again."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = sorted((tuple(row) for row in frame.collect()), key=repr)
+    hidden = out / f"_{batch_id}"
+    hidden.write_text(json.dumps(rows, default=str))
+    hidden.replace(out / f"{batch_id}.json")
 
 
 def results(spark: SparkSession, root: Path) -> Results:

@@ -1,25 +1,20 @@
-"""Session windows with late rows and rows out of order, against Spark's own result batch by batch.
-
-Rows are either on time or so late that no session can hold them. Those in between, older than the watermark with a
-session of their own that ends after it, find sessions open in Spark, which closes them a batch later.
-"""
+"""Session windows with late rows and rows out of order, against Spark's own result batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.semantics.operator import OutputMode
-from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
-from tests.oracle_run import check, named, try_shapes
+from tests.oracle_data import KEYS, VALUES, Shape, shapes
+from tests.oracle_run import check, named, stream, try_shapes
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -41,33 +36,8 @@ MIXED = [
 FIXED = ["count(*)", "sum(i32)", "avg(f64)", "max(i32)"]
 
 
-DELAY = timedelta(seconds=5)
-DELAY_TEXT = "5 seconds"
-
-
-def stream(spark: SparkSession, shape: Shape, directory: Path) -> DataFrame:
-    """The rows that the shape stands for, one file a batch; those behind the watermark lie an hour behind it."""
-    directory /= f"rows-{len(list(directory.iterdir()))}"
-    write_batches(directory, list(_never_in_between(tables(shape, COLUMNS))))
-    return read_stream(spark, directory, schema_of(COLUMNS))
-
-
-def _never_in_between(batches: list[pa.Table]) -> Iterator[pa.Table]:
-    newest = None
-    for batch in batches:
-        times = batch["ts"]
-        largest = pc.max(times).as_py()
-        if newest is not None:
-            on_time = pc.greater(times, pa.scalar(newest - DELAY, times.type))
-            earlier = pc.subtract(times, pa.scalar(timedelta(hours=1), pa.duration("us")))
-            place = batch.schema.get_field_index("ts")
-            batch = batch.set_column(place, "ts", pc.if_else(on_time, times, earlier))  # noqa: PLW2901
-        newest = max(filter(None, (newest, largest)), default=None)
-        yield batch
-
-
 def timed(rows: DataFrame) -> DataFrame:
-    return rows.withWatermark("ts", DELAY_TEXT)
+    return rows.withWatermark("ts", "5 seconds")
 
 
 def fixed_gap(rows: DataFrame) -> DataFrame:
@@ -136,14 +106,32 @@ def test_sessions(
     spark: SparkSession, tmp_path: Path, name: str, mode: OutputMode, query: Callable[[DataFrame], DataFrame]
 ) -> None:
     def compare(shape: Shape) -> None:
-        check(spark, query(stream(spark, shape, tmp_path)), mode, tmp_path)
+        check(spark, query(stream(spark, shape, COLUMNS, tmp_path)), mode, tmp_path)
 
     try_shapes(shapes(), compare, f"sessions, {name} {mode}")
 
 
+@pytest.mark.parametrize("result", ["count(*)", "median(v)"])
+def test_a_row_behind_the_watermark_extends_a_session_that_has_ended(
+    spark: SparkSession, tmp_path: Path, result: str
+) -> None:
+    """Its own session ends after the watermark, so it is in time, and the one that it belongs to is still there."""
+    directory = tmp_path / "rows"
+    for second in ((10,), (30,), (18,), (32, 60)):
+        times = pa.array([at * 1_000_000 for at in second], pa.timestamp("us", "UTC"))
+        write_batches(directory, [pa.table({"ts": times, "v": pa.array(second, pa.int64())})])
+    rows = read_stream(spark, directory, "ts timestamp, v long").withWatermark("ts", "5 seconds")
+    frame = rows.groupBy((F.col("v") * 0).alias("k"), F.session_window("ts", "10 seconds")).agg(
+        F.expr(result).alias("r")
+    )
+    given = check(spark, frame, "append", tmp_path).total()
+    ends = sorted(row[1][1] - row[1][0] for row in given)
+    assert ends == [timedelta(seconds=12), timedelta(seconds=18)]
+
+
 def test_first_and_last_over_rows_in_order(spark: SparkSession, tmp_path: Path) -> None:
     def compare(shape: Shape) -> None:
-        rows = timed(stream(spark, shape, tmp_path))
+        rows = timed(stream(spark, shape, COLUMNS, tmp_path))
         frame = rows.groupBy("g", F.session_window("ts", "3 seconds")).agg(F.first("n"), F.last("n"))
         check(spark, frame, "append", tmp_path)
 
@@ -154,7 +142,7 @@ def test_a_session_window_as_the_only_key(spark: SparkSession, tmp_path: Path) -
     """Spark runs it on tables alone; there the session that is still open counts too."""
 
     def compare(shape: Shape) -> None:
-        rows = stream(spark, shape, tmp_path)
+        rows = stream(spark, shape, COLUMNS, tmp_path)
         frame = timed(rows).groupBy(F.session_window("ts", "200 milliseconds")).agg(*named(FIXED))
         given: list[tuple[object, ...]] = []
         query = (
@@ -179,7 +167,7 @@ def test_a_session_window_as_the_only_key(spark: SparkSession, tmp_path: Path) -
 def test_sessions_and_windows_of_their_ends_over_rows_in_order(spark: SparkSession, tmp_path: Path) -> None:
     def compare(shape: Shape) -> None:
         counts = (
-            timed(stream(spark, shape, tmp_path))
+            timed(stream(spark, shape, COLUMNS, tmp_path))
             .groupBy(F.session_window("ts", "2 seconds"), "g")
             .agg(F.count("*").alias("n"))
         )

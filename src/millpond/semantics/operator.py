@@ -177,6 +177,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return 0
 
     @property
+    def defers(self) -> bool:
+        """Whether what a batch's watermark makes due waits for the batch after it."""
+        return False
+
+    @property
+    def emits_deferred(self) -> bool:
+        """Whether rows come out of that, which are then behind the watermark before their batch."""
+        return False
+
+    @property
     def output_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.output_ipc))
 
@@ -186,6 +196,15 @@ class AggregateSpec(Spec, frozen=True, kw_only=True, tag="aggregate"):
     and the buffers of the aggregates in order. Key i is column i of the input schema."""
 
     aggregates: tuple[Aggregate, ...]
+
+    @property
+    def defers(self) -> bool:
+        """A row that is behind the watermark may still be in time for a session that has ended by then."""
+        return isinstance(self.time, Sessions) and self.time.timer_us > 0
+
+    @property
+    def emits_deferred(self) -> bool:
+        return self.defers
 
 
 class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
@@ -228,6 +247,10 @@ class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
     def drops_late_rows(self) -> bool:
         return self.late_column is not None
 
+    @property
+    def defers(self) -> bool:
+        return self.time is not None or self.forgetting is not None
+
 
 class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
     """Rows that are kept as they are until their session ends; its gap is the same for all rows. It emits the kept
@@ -242,6 +265,14 @@ class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
     """What is kept as the query names it; for messages and comparison."""
     purpose: str
     """What is computed on the rows."""
+
+    @property
+    def defers(self) -> bool:
+        return True
+
+    @property
+    def emits_deferred(self) -> bool:
+        return True
 
 
 JoinKind = Literal["inner", "left outer", "right outer", "full outer"]
@@ -287,6 +318,14 @@ class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
         """A pair comes when its second row does; the first may be as old as the rows that are still kept."""
         offsets = self.time.offsets_us if isinstance(self.time, JoinTime) else ()
         return max((-offset for offset in offsets if offset is not None and offset < 0), default=0)
+
+    @property
+    def defers(self) -> bool:
+        return isinstance(self.time, JoinTime) and any(offset is not None for offset in self.time.offsets_us)
+
+    @property
+    def emits_deferred(self) -> bool:
+        return self.defers and any(side.outer for side in self.sides)
 
 
 OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec | DedupSpec | JoinSpec

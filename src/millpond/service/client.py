@@ -13,6 +13,7 @@ from millpond.service.messages import (
     BatchTry,
     CommitReply,
     Endpoint,
+    OpenReply,
     OpenRequest,
     OutputKey,
     SaveReply,
@@ -63,8 +64,8 @@ class ServiceClient:
         self._client = flight.FlightClient(endpoint.uri)
         self._options = flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), endpoint.token.encode())])
 
-    def open(self, request: OpenRequest) -> None:
-        self._act("open", request, type(None))
+    def open(self, request: OpenRequest) -> OpenReply:
+        return self._act("open", request, OpenReply)
 
     def begin(self, at: BatchTry) -> None:
         self._act("begin", at, type(None))

@@ -13,6 +13,7 @@ __all__ = [
     "BatchTry",
     "CommitReply",
     "Endpoint",
+    "OpenReply",
     "OpenRequest",
     "OutputKey",
     "Receipt",
@@ -128,6 +129,11 @@ class StatsReply(msgspec.Struct, frozen=True):
     read_ahead_hits: int = 0
     read_ahead_evicted: int = 0
     rewritten_bytes: int = 0
+
+
+class OpenReply(msgspec.Struct, frozen=True):
+    stats: tuple[StatsReply, ...]
+    """One per operator."""
 
 
 class CommitReply(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from millpond.errors import Conflict, InternalError
-from millpond.service.messages import BatchTry, OpenRequest, OutputKey, SealRequest, StageKey
+from millpond.service.messages import BatchTry, OpenReply, OpenRequest, OutputKey, SealRequest, StageKey
 from millpond.service.query import ServedQuery
 from millpond.service.trace import TRACE_FILE
 from millpond.service.wire import TOKEN_HEADER, as_flight_error, decode, encode
@@ -62,7 +62,7 @@ class StateServer(flight.FlightServerBase):
         if self._query is not None:
             raise InternalError("a state service opens one query")
         self._query = ServedQuery(decode(body, OpenRequest), self._spool_directory, self._trace_file)
-        return encode(None)
+        return encode(OpenReply(stats=tuple(self._query.stats())))
 
     def _begin(self, body: bytes) -> bytes:
         self._served.begin(decode(body, BatchTry))

@@ -6,7 +6,7 @@ How many rows a batch has is not known before it is read; the batch before it te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
@@ -55,34 +55,38 @@ class Ingester:
         ]
 
     def from_sources(
-        self, batch: DataFrame, at: BatchTry, before_us: int, size: int
+        self, batch: DataFrame, at: BatchTry, late_before_us: Sequence[int], size: int
     ) -> dict[int, list[Receipt]]:
-        """`size`: bytes of the batch, as Spark estimates them. Returns receipts by operator."""
+        """`late_before_us`: for each operator; `size`: bytes of the batch, as Spark estimates them. Returns receipts
+        by operator."""
         rows = self._expected_rows(size)
         feeds = self._plan.carrier.feeds
         if len(feeds) == 1:
-            receipts = {
-                feeds[0].operator: self._one(batch, at, feeds[0].operator, feeds[0].side, before_us, rows)
-            }
+            operator, side = feeds[0].operator, feeds[0].side
+            receipts = {operator: self._one(batch, at, operator, side, late_before_us[operator], rows)}
         else:
-            orders = tuple(self._feed(feed.operator, feed.side, feed.columns, before_us) for feed in feeds)
+            orders = tuple(
+                self._feed(feed.operator, feed.side, feed.columns, late_before_us[feed.operator])
+                for feed in feeds
+            )
             receipts = {}
             for operator, receipt in self._run(self._coalesced(batch, rows), at, orders, rows):
                 receipts.setdefault(operator, []).append(receipt)
         total = sum(receipt.input_rows for given in receipts.values() for receipt in given)
-        self._last_size = (size, total)
+        if total:
+            self._last_size = (size, total)
         return receipts
 
     def from_operators(
-        self, frame: DataFrame, at: BatchTry, operator: int, side: int, before_us: int
+        self, frame: DataFrame, at: BatchTry, operator: int, side: int, late_before_us: int
     ) -> list[Receipt]:
         """Rows that operators below emitted in this batch."""
-        receipts = self._one(frame, at, operator, side, before_us, self._last_rows[operator] or None)
+        receipts = self._one(frame, at, operator, side, late_before_us, self._last_rows[operator] or None)
         self._last_rows[operator] = sum(receipt.input_rows for receipt in receipts)
         return receipts
 
     def _one(
-        self, frame: DataFrame, at: BatchTry, operator: int, side: int, before_us: int, rows: int | None
+        self, frame: DataFrame, at: BatchTry, operator: int, side: int, late_before_us: int, rows: int | None
     ) -> list[Receipt]:
         """The rows of one input, combined by Spark first where that pays."""
         precombiner, switch = self._precombiners[operator], self._switches[operator]
@@ -93,7 +97,7 @@ class Ingester:
             spec, weight = precombiner.form.spec, precombiner.form.weight
             rows = switch.groups
         columns = tuple(range(len(spec.input_of(side))))
-        feed = self._feed(operator, side, columns, before_us, spec, weight)
+        feed = self._feed(operator, side, columns, late_before_us, spec, weight)
         receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows)]
         switch.note(
             sum(receipt.input_rows for receipt in receipts),
@@ -106,13 +110,14 @@ class Ingester:
         operator: int,
         side: int,
         columns: tuple[int, ...],
-        before_us: int,
+        late_before_us: int,
         spec: OperatorSpec | None = None,
         weight: int | None = None,
     ) -> FeedOrder:
         spec = spec or self._plan.operators[operator]
-        late_before_us = before_us if spec.drops_late_rows else None
-        return FeedOrder(operator, side, spec, columns, late_before_us, weight)
+        return FeedOrder(
+            operator, side, spec, columns, late_before_us if spec.drops_late_rows else None, weight
+        )
 
     def _run(
         self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None

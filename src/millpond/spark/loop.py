@@ -17,14 +17,25 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond._kernel import Overflow
 from millpond.errors import Conflict, CorruptState, Fenced, MillpondError, Unavailable
 from millpond.semantics.operator import OutputMode
+from millpond.semantics.times import Watermarks
 from millpond.service.client import ServiceClient
-from millpond.service.messages import BatchTry, OpenRequest, Receipt, SaveReply, SealRequest
+from millpond.service.messages import (
+    BatchTry,
+    OpenRequest,
+    Receipt,
+    SaveReply,
+    SealReply,
+    SealRequest,
+    StatsReply,
+)
 from millpond.service.process import ServiceProcess
 from millpond.service.spent import Spent, Stopwatch
 from millpond.settings import Settings
 from millpond.spark.checkpoint import offsets_digest
 from millpond.spark.emit import emitted_frame
+from millpond.spark.explain import explained
 from millpond.spark.figures import BatchFigures, FigureLog
+from millpond.spark.heartbeat import Heartbeat
 from millpond.spark.ingester import Ingester, arithmetic_error
 from millpond.spark.plan import CutPlan
 from millpond.spark.sinks import Sink
@@ -32,6 +43,7 @@ from millpond.spark.watermark import WatermarkReader
 from millpond.storage.collect import collect
 from millpond.storage.delayed import waited_ns
 from millpond.storage.protocol import publish_commit
+from millpond.storage.records import CommitRecord
 from millpond.storage.slotlog import Lease
 
 __all__ = ["BatchLoop"]
@@ -69,8 +81,13 @@ class BatchLoop:
         self._lease = lease
         self._owner = lease.owner
         self._service = service
+        self.stats: tuple[StatsReply, ...] = ()
+        """Of the newest committed version, one for each operator."""
         self._client = self._open_first_service()
-        self._watermark_us = (lease.newest.watermark_us or 0) if lease.newest is not None else 0
+        self._watermark_us = self._earlier_us = 0
+        self._heartbeat = Heartbeat(spark) if plan.defers else None
+        if lease.newest is not None:
+            self._go_on_from(lease.newest)
         self._reader: WatermarkReader | None = None
         self._numbers = itertools.count(1)
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="millpond-save")
@@ -95,6 +112,15 @@ class BatchLoop:
                 self.failure = error
             raise
 
+    def explained(self) -> tuple[int | None, list[dict[str, Any]]]:
+        """The newest committed batch, and each operator with the state after it."""
+        newest = self._lease.newest
+        operators = zip(self._plan.operators, self.stats, strict=True)
+        return (
+            None if newest is None else newest.batch_id,
+            [explained(spec, stats) for spec, stats in operators],
+        )
+
     def close(self) -> None:
         """Ends the service. Called once the carrier query has ended."""
         with self._closing:
@@ -113,8 +139,13 @@ class BatchLoop:
         streams = self._spark._jsparkSession.streams()
         stream = streams.get(self._owner.query_id).streamingQuery()
         offsets = offsets_digest(stream, batch_id)
-        if self._committed_before(batch_id, offsets):
-            return
+        if not self._committed_before(batch_id, offsets):
+            self._run_until_done(batch, batch_id, stream, offsets)
+        if self._heartbeat is not None:
+            # As in Spark: what the watermark has made due is not left waiting for rows.
+            self._heartbeat.want(stream, another_batch=self._watermark_us > self._earlier_us)
+
+    def _run_until_done(self, batch: DataFrame, batch_id: int, stream: Any, offsets: str) -> None:
         if self._reader is None:
             self._reader = WatermarkReader(self._spark, stream.logicalPlan(), self._watermark_us)
         figures = BatchFigures(batch_id, operators=tuple(spec.name for spec in self._plan.operators))
@@ -152,8 +183,7 @@ class BatchLoop:
         self, batch: DataFrame, batch_id: int, execution: Any, offsets: str, figures: BatchFigures
     ) -> None:
         at = BatchTry(self._owner.run_id, batch_id, next(self._numbers))
-        before_us = self._watermark_us
-        watermark_us = before_us
+        earlier_us, before_us = self._earlier_us, self._watermark_us
         figures.late_rows, figures.updated_rows, figures.milliseconds = [], [], {}
         figures.spent = Spent()
         self._client.begin(at)
@@ -163,44 +193,34 @@ class BatchLoop:
             with figures.timed("ingest"):
                 # The carrier has planned the batch already; only its size tells what is coming.
                 size = int(execution.optimizedPlan().stats().sizeInBytes())
-                receipts = self._ingester.from_sources(batch, at, before_us, size)
+                late = [
+                    times.late_before_us
+                    for times in self._plan.times(Watermarks(earlier_us, before_us, before_us))
+                ]
+                receipts = self._ingester.from_sources(batch, at, late, size)
             assert self._reader is not None
             watermark_us = self._reader.update(execution.executedPlan())
             figures.input_rows = sum(receipt.input_rows for given in receipts.values() for receipt in given)
             rows: dict[int, Any] = {}
-            for operator in range(len(self._plan.operators)):
-                lag_us = self._plan.lags_us[operator]
+            for operator, times in enumerate(
+                self._plan.times(Watermarks(earlier_us, before_us, watermark_us))
+            ):
                 with figures.timed("ingest"):
                     for side, frame in self._plan.inputs(operator, rows, session):
-                        below = self._ingester.from_operators(frame, at, operator, side, before_us - lag_us)
+                        below = self._ingester.from_operators(frame, at, operator, side, late[operator])
                         receipts.setdefault(operator, []).extend(below)
                 given = tuple(receipts.get(operator, ()))
                 figures.late_rows.append(sum(receipt.late_rows for receipt in given))
                 with figures.timed("seal"):
                     sealed = self._seal(
-                        SealRequest(
-                            at, operator, self._mode, given, before_us - lag_us, watermark_us - lag_us
-                        )
+                        SealRequest(at, operator, self._mode, given, times.before_us, times.watermark_us)
                     )
                 figures.spent += self._encoding(given) + sealed.spent
                 figures.updated_rows.append(sum(sealed.output_rows))
                 if operator == len(self._plan.operators) - 1:
                     saving = self._saver.submit(self._client.save, at)
                 with figures.timed("emit"):
-                    emitted, spread = emitted_frame(
-                        self._plan.catalyst,
-                        session,
-                        self._client,
-                        self._service.endpoint,
-                        at,
-                        operator,
-                        schema=self._plan.emitted_types[operator],
-                        arrow_schema=self._plan.emitted_schema(operator),
-                        gathering=self._plan.gatherings[operator],
-                        rows_per_shard=sealed.output_rows,
-                        local_rows=self._settings.local_emit_rows,
-                    )
-                    rows[operator] = self._plan.rows(operator, emitted, spread=spread)
+                    rows[operator] = self._emitted(session, at, operator, sealed)
             with figures.timed("emit"):
                 self._sink.write(self._plan.result(rows, session), batch_id)
         finally:
@@ -217,7 +237,7 @@ class BatchLoop:
         with figures.timed("commit"):
             watch = Stopwatch()
             with watch.on_files("state_write"):
-                publish_commit(
+                record = publish_commit(
                     self._lease,
                     batch_id=batch_id,
                     offsets_digest=offsets,
@@ -228,8 +248,29 @@ class BatchLoop:
                     committed_at_ms=time.time_ns() // 1_000_000,
                 )
             figures.spent += watch.spent()
-            self._watermark_us = figures.watermark_us = watermark_us
+            figures.watermark_us = watermark_us
+            self._go_on_from(record)
             self._after_commit(at, figures)
+
+    def _emitted(self, session: SparkSession, at: BatchTry, operator: int, sealed: SealReply) -> Any:
+        """What stands for a sealed operator in the plan above it."""
+        emitted, spread = emitted_frame(
+            self._plan.catalyst,
+            session,
+            self._client,
+            self._service.endpoint,
+            at,
+            operator,
+            schema=self._plan.emitted_types[operator],
+            arrow_schema=self._plan.emitted_schema(operator),
+            gathering=self._plan.gatherings[operator],
+            rows_per_shard=sealed.output_rows,
+            local_rows=self._settings.local_emit_rows,
+        )
+        return self._plan.rows(operator, emitted, spread=spread)
+
+    def _go_on_from(self, record: CommitRecord) -> None:
+        self._earlier_us, self._watermark_us = record.watermark_us_before or 0, record.watermark_us or 0
 
     def _after_commit(self, at: BatchTry, figures: BatchFigures) -> None:
         """The batch is done; if the service can't be told, a new one opens from the record."""
@@ -239,7 +280,7 @@ class BatchLoop:
             # It may be dead, or live on without having heard of the commit.
             self._replace_service()
             return
-        figures.stats = reply.stats
+        self.stats = figures.stats = reply.stats
         figures.spent += reply.spent
         figures.storage_wait_ns = reply.storage_wait_ns + waited_ns(self._lease.log.storage)
         self._collect(at.batch, frozenset(reply.in_flight))
@@ -252,7 +293,7 @@ class BatchLoop:
             spent if tasks < 2 else spent.scaled(1 / min(tasks, self._spark.sparkContext.defaultParallelism))
         )
 
-    def _seal(self, request: SealRequest) -> Any:
+    def _seal(self, request: SealRequest) -> SealReply:
         try:
             return self._client.seal(request)
         except Overflow as error:
@@ -273,7 +314,8 @@ class BatchLoop:
         newest = self._lease.newest
         if newest is not None and self._committed_before(batch_id, offsets):
             # The record was written, only the answer to it was lost.
-            self._watermark_us = figures.watermark_us = newest.watermark_us or 0
+            self._go_on_from(newest)
+            figures.watermark_us = self._watermark_us
             self._replace_service()
             return True
         # A service that was just killed still counts as alive for a moment, so its silence decides.
@@ -309,7 +351,7 @@ class BatchLoop:
 
     def _open_service(self) -> ServiceClient:
         client = self._service.wait_ready()
-        client.open(
+        reply = client.open(
             OpenRequest(
                 location=self._location,
                 owner_slot=self._lease.slot,
@@ -319,6 +361,7 @@ class BatchLoop:
                 settings=self._settings,
             )
         )
+        self.stats = reply.stats
         return client
 
     # Old versions

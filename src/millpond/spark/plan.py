@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from millpond.errors import InternalError, InvalidQuery
 from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.semantics.precombine import Precombined, precombined
+from millpond.semantics.times import OperatorTimes, Watermarks, operator_times
 from millpond.spark.carrier import Carrier, carry
 from millpond.spark.drafts import Draft
 from millpond.spark.gathering import Gathering
@@ -63,6 +64,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         gatherings=tuple(operator.gathering for operator in operators),
         precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
         lags_us=_lags_us(taken.stages),
+        delayed=_delayed(taken.stages),
         catalyst=catalyst,
         _stages=taken.stages,
         _emissions=tuple(_Emission.of(catalyst, operator) for operator in operators),
@@ -91,6 +93,14 @@ def _lags_us(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     return tuple(lags)
 
 
+def _delayed(stages: tuple[Stage, ...]) -> tuple[bool, ...]:
+    delayed: list[bool] = []
+    for stage in stages:
+        below = set().union(*(leaves(part) for part in stage.inputs))
+        delayed.append(any(delayed[i] or stages[i].operator.spec.emits_deferred for i in below))
+    return tuple(delayed)
+
+
 @dataclass(frozen=True)
 class CutPlan:
     carrier: Carrier
@@ -105,6 +115,8 @@ class CutPlan:
     """The operators over rows that Spark combined first, where it can."""
     lags_us: tuple[int, ...]
     """How far what each operator reads may be behind the watermark."""
+    delayed: tuple[bool, ...]
+    """Operators that get rows which came a batch after they were due, and so run a batch behind."""
     catalyst: Catalyst
     _stages: tuple[Stage, ...]
     _emissions: tuple[_Emission, ...]
@@ -114,6 +126,18 @@ class CutPlan:
         """`emitted_types[i]` as Arrow's schema."""
         gathering = self.gatherings[i]
         return self.operators[i].output_schema if gathering is None else gathering.output_schema
+
+    @property
+    def defers(self) -> bool:
+        """Whether the watermark of the last batch may leave something to do."""
+        return any(spec.defers for spec in self.operators)
+
+    def times(self, watermarks: Watermarks) -> tuple[OperatorTimes, ...]:
+        """What each operator goes by in a batch."""
+        return tuple(
+            operator_times(spec, watermarks, lag_us=lag_us, delayed=delayed)
+            for spec, lag_us, delayed in zip(self.operators, self.lags_us, self.delayed, strict=True)
+        )
 
     def rows(self, i: int, emitted: DataFrame, *, spread: bool) -> JavaObject:
         """What stands for operator `i` in the plan above it, over rows that it emitted, a batch frame with

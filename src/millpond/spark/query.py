@@ -7,12 +7,13 @@ import json
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millpond.spark.explain import as_text
 from millpond.spark.figures import with_figures
 from millpond.spark.loop import BatchLoop
 
@@ -64,6 +65,23 @@ class MillpondQuery(StreamingQuery):
         self._loop.stopping.set()
         super().stop()
         self._ended.wait()
+
+    @overload
+    def explain(self, extended: bool = ..., *, as_dict: Literal[False] = ...) -> None: ...
+    @overload
+    def explain(self, extended: bool = ..., *, as_dict: Literal[True]) -> list[dict[str, Any]]: ...
+    def explain(self, extended: bool = False, *, as_dict: bool = False) -> list[dict[str, Any]] | None:
+        """Prints for each operator how it touches its state, why, and what its store holds and costs, after the
+        newest committed batch. `extended`: Spark's plans of the part that Spark runs as well. `as_dict`: returns the
+        operators as data in place of printing them."""
+        batch_id, operators = self._loop.explained()
+        if as_dict:
+            return operators
+        print(as_text(self.name or str(self.id), batch_id, operators))
+        if extended:
+            print()
+            super().explain(extended=True)
+        return None
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:

@@ -88,6 +88,8 @@ class FirstRows:
 
 
 class DedupShard(StoreShard):
+    store_text = "hash tables of keys in memory over hash-ordered runs, and timers that forget them"
+
     def __init__(self, place: Place, spec: DedupSpec) -> None:
         super().__init__(place, spec, dedup_layout(spec))
         self._spec = spec

@@ -23,6 +23,8 @@ _LET_GO = -(2**62)
 
 
 class JoinShard(OperatorShard):
+    store_text = "for each stream runs of rows by key, in parts by the time at which rows can be forgotten"
+
     def __init__(self, place: Place, spec: JoinSpec) -> None:
         super().__init__(place, spec)
         self._layout = join_layout(spec)

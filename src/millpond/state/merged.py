@@ -72,6 +72,10 @@ class StoreShard(OperatorShard):
 
 
 class MergedShard(StoreShard):
+    store_text = (
+        "hash tables in memory over hash-ordered runs, one for each pane, window or interval that ends"
+    )
+
     def __init__(self, place: Place, spec: AggregateSpec) -> None:
         super().__init__(place, spec, layout_of(spec))
         self._spec = spec

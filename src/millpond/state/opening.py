@@ -24,7 +24,7 @@ from millpond.state.rowlog import RowLogShard
 from millpond.state.sessionrows import SessionRowsShard, session_rows_layout
 from millpond.state.shard import OperatorShard, Place
 
-__all__ = ["Sorter", "open_shard", "sorter_of"]
+__all__ = ["Sorter", "open_shard", "sorter_of", "store_of"]
 
 
 class Sorter(Protocol):
@@ -41,18 +41,23 @@ class Sorter(Protocol):
         """What was gathered since the last drain, as (shard, rows)."""
 
 
-def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
+def store_of(spec: OperatorSpec) -> type[OperatorShard]:
+    """The kind of store that keeps the operator's state."""
     match spec:
         case AggregateSpec():
-            return MergedShard(place, spec)
+            return MergedShard
         case WindowRowsSpec():
-            return RowLogShard(place, spec)
+            return RowLogShard
         case DedupSpec():
-            return DedupShard(place, spec)
+            return DedupShard
         case SessionRowsSpec():
-            return SessionRowsShard(place, spec)
+            return SessionRowsShard
         case JoinSpec():
-            return JoinShard(place, spec)
+            return JoinShard
+
+
+def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
+    return store_of(spec)(place, spec)
 
 
 def sorter_of(

@@ -41,6 +41,8 @@ class _Chunk:
 
 
 class RowLogShard(OperatorShard):
+    store_text = "one log of rows for each pane or window, read once when it ends and dropped whole"
+
     def __init__(self, place: Place, spec: WindowRowsSpec) -> None:
         super().__init__(place, spec)
         self._time = spec.time
@@ -242,4 +244,6 @@ class RowLogShard(OperatorShard):
             "read_requests": misses,
             "read_wait_ns": self._read_wait_ns,
             "read_bytes": self._read_bytes,
+            # A pane is read for each window over it, and all of it is given out each time.
+            "taken_bytes": self._read_bytes,
         }

@@ -33,6 +33,7 @@ def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
 
 
 class SessionRowsShard(OperatorShard):
+    store_text = "log of rows with an index in the order in which sessions are expected to end"
     reads_ahead: ClassVar[bool] = True
 
     def __init__(self, place: Place, spec: SessionRowsSpec) -> None:

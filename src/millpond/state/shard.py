@@ -53,6 +53,8 @@ class OperatorShard(ABC):
     """What a service asks of a store. `apply` and what `fire` removes belong to the running batch until `commit` or
     `abort`."""
 
+    store_text: ClassVar[str]
+    """What the store is, for people."""
     reads_ahead: ClassVar[bool] = False
     """Whether `read_ahead` does anything."""
 

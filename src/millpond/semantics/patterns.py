@@ -1,0 +1,65 @@
+"""How an operator will touch its state, and why: the choice that decides on its store."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from millpond.semantics.operator import (
+    AggregateSpec,
+    DedupSpec,
+    JoinSpec,
+    OperatorSpec,
+    SessionRowsSpec,
+    Sessions,
+    WindowRowsSpec,
+)
+
+__all__ = ["AccessPattern", "Choice", "choice"]
+
+
+class AccessPattern(Enum):
+    RMW = "read, modify, write"
+    AAR = "append, aligned read"
+    AUR = "append, unaligned read"
+    RANGE = "range of time per key"
+
+
+class Choice(NamedTuple):
+    pattern: AccessPattern
+    why: str
+    """A sentence."""
+
+
+def choice(spec: OperatorSpec) -> Choice:
+    match spec:
+        case AggregateSpec():
+            kept = "a key's sessions are" if isinstance(spec.time, Sessions) else "a group is"
+            return Choice(
+                AccessPattern.RMW, f"{_merged(spec)} can be merged, so {kept} one value that rows change"
+            )
+        case DedupSpec():
+            return Choice(AccessPattern.RMW, "of each key only that it was seen is kept")
+        case WindowRowsSpec():
+            return Choice(
+                AccessPattern.AAR,
+                f"{spec.purpose} needs all rows of a window, and windows end for all keys at once",
+            )
+        case SessionRowsSpec():
+            return Choice(
+                AccessPattern.AUR,
+                f"{spec.purpose} needs all rows of a session, and each key's ends at a time of its own",
+            )
+        case JoinSpec():
+            bounds = "within bounds of time" if spec.time is not None else "of any time"
+            return Choice(
+                AccessPattern.RANGE,
+                f"rows are joined to those of the other stream with the same key, {bounds}",
+            )
+
+
+def _merged(spec: AggregateSpec) -> str:
+    texts = list(dict.fromkeys(aggregate.text for aggregate in spec.aggregates))
+    if not texts:
+        return "groups without values"
+    return ", ".join(texts) if len(texts) <= 4 else f"{', '.join(texts[:3])} and {len(texts) - 3} more"
