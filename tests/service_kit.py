@@ -16,6 +16,7 @@ from millpond.semantics.operator import (
     Column,
     DedupSpec,
     Forgetting,
+    GroupRowsSpec,
     KeyedTime,
     OperatorSpec,
     OutputMode,
@@ -107,6 +108,23 @@ def session_rows(gap_us: int = 10) -> SessionRowsSpec:
         kept_columns=(0, 1),
         kept=(Column("k", "bigint"), Column("v", "bigint")),
         purpose="collect_list",
+    )
+
+
+def group_rows(size_us: int | None = None, slide_us: int = 0) -> GroupRowsSpec:
+    """Key and value of every row, by key or by key and window."""
+    kept = [("k", pa.int64()), ("v", pa.int64())]
+    panes = None if size_us is None else Panes(2, size_us, slide_us, 0, Column("window", "struct"))
+    return GroupRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"),),
+        time=panes,
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(kept + (_BOUNDS if panes else [])).serialize().to_pybytes(),
+        key_columns=(0,),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="median",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import pandas as pd
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -95,32 +94,6 @@ def test_a_query_without_state(bids: Bids) -> None:
 def test_a_batch_frame(bids: Bids) -> None:
     with pytest.raises(InvalidQuery, match="not streaming"):
         cut(bids.table.groupBy("bidder").count(), "append")
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        "collect_list(price)",
-        "percentile(price, 0.5)",
-        "approx_count_distinct(price)",
-        "median(price)",
-        "corr(price, items)",
-        "mode(price)",
-    ],
-)
-def test_a_function_that_is_not_kept(bids: Bids, function: str) -> None:
-    name = function.partition("(")[0]
-    with pytest.raises(InvalidQuery, match=rf"aggregate-0: {name}\(.*It keeps count"):
-        cut(bids.stream.groupBy("bidder").agg(F.expr(function)), "update")
-
-
-def test_an_aggregate_of_the_users_own(bids: Bids) -> None:
-    @F.pandas_udf("double")
-    def middle(values: pd.Series) -> float:
-        return float(values.median())
-
-    with pytest.raises(InvalidQuery, match=r"aggregate-0: middle\(price\)"):
-        cut(bids.stream.groupBy("bidder").agg(middle("price")), "update")
 
 
 def test_sums_of_intervals(bids: Bids) -> None:

@@ -141,7 +141,7 @@ impl PyRouter {
         &mut self,
         py: Python<'_>,
         batch: PyArrowType<RecordBatch>,
-    ) -> PyResult<Vec<(usize, i64, PyArrowType<ArrayData>)>> {
+    ) -> PyResult<Vec<(usize, i64, PyArrowType<ArrayData>, PyArrowType<ArrayData>)>> {
         let routes = py.detach(|| self.router.route(&batch.0))?;
         Ok(routes
             .into_iter()
@@ -150,6 +150,7 @@ impl PyRouter {
                     route.shard,
                     route.slice,
                     PyArrowType(route.rows.into_data()),
+                    PyArrowType(route.hashes.into_data()),
                 )
             })
             .collect())

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, UInt32Array};
+use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 
 use crate::error::Result;
 use crate::hash::hash_key;
@@ -26,6 +26,8 @@ pub struct Route {
     pub shard: usize,
     pub slice: i64,
     pub rows: UInt32Array,
+    /// Of the rows' keys.
+    pub hashes: UInt64Array,
 }
 
 impl Router {
@@ -58,7 +60,7 @@ impl Router {
         self.layout.check_input(batch)?;
         self.keys.encode(&self.layout, batch)?;
         self.rows += batch.num_rows() as u64;
-        let mut ways: Vec<(usize, i64, Vec<u32>)> = Vec::new();
+        let mut ways: Vec<Way> = Vec::new();
         let mut places: HashMap<(usize, i64), usize> = HashMap::new();
         let mut last: Option<((usize, i64), usize)> = None;
         let mut row = 0_u32;
@@ -68,16 +70,18 @@ impl Router {
             .place(batch, self.late_before, |placement| {
                 match placement {
                     Placement::Slice(slice) => {
-                        let way = (shards.of(hash_key(keys.get(row as usize))), slice);
+                        let hash = hash_key(keys.get(row as usize));
+                        let target = (shards.of(hash), slice);
                         let place = match last {
-                            Some((same, place)) if same == way => place,
-                            _ => *places.entry(way).or_insert_with(|| {
-                                ways.push((way.0, way.1, Vec::new()));
+                            Some((same, place)) if same == target => place,
+                            _ => *places.entry(target).or_insert_with(|| {
+                                ways.push(Way::to(target));
                                 ways.len() - 1
                             }),
                         };
-                        last = Some((way, place));
-                        ways[place].2.push(row);
+                        last = Some((target, place));
+                        ways[place].rows.push(row);
+                        ways[place].hashes.push(hash);
                     }
                     Placement::Late => *late_rows += 1,
                     Placement::Nowhere => {}
@@ -86,11 +90,29 @@ impl Router {
             });
         Ok(ways
             .into_iter()
-            .map(|(shard, slice, rows)| Route {
-                shard,
-                slice,
-                rows: rows.into(),
+            .map(|way| Route {
+                shard: way.target.0,
+                slice: way.target.1,
+                rows: way.rows.into(),
+                hashes: way.hashes.into(),
             })
             .collect())
+    }
+}
+
+/// A route that is still gathered.
+struct Way {
+    target: (usize, i64),
+    rows: Vec<u32>,
+    hashes: Vec<u64>,
+}
+
+impl Way {
+    fn to(target: (usize, i64)) -> Self {
+        Self {
+            target,
+            rows: Vec::new(),
+            hashes: Vec::new(),
+        }
     }
 }

@@ -80,8 +80,8 @@ class Router:
 
     def __new__(cls, layout: Layout, shard_starts: list[int], late_before_us: int | None = None) -> Router:
         """`layout`: the keys and the time; see `Combiner` for the rest."""
-    def route(self, batch: pa.RecordBatch) -> list[tuple[int, int, pa.Array]]:
-        """(shard, slice, numbers of the rows that go there, in order), late rows left out."""
+    def route(self, batch: pa.RecordBatch) -> list[tuple[int, int, pa.Array, pa.Array]]:
+        """(shard, slice, numbers of the rows that go there, in order, hashes of their keys), late rows left out."""
     @property
     def rows(self) -> int: ...
     @property

@@ -14,6 +14,7 @@ from millpond.semantics.operator import (
     AggregateSpec,
     Column,
     DedupSpec,
+    GroupRowsSpec,
     JoinSpec,
     JoinTime,
     KeyedTime,
@@ -66,14 +67,15 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
     match old, new:
         case AggregateSpec(), AggregateSpec():
             return _aggregate_changes(old, new)
-        case WindowRowsSpec(), WindowRowsSpec():
-            return _row_changes(old, new)
         case DedupSpec(), DedupSpec():
             return _forgetting_changes(old, new)
-        case SessionRowsSpec(), SessionRowsSpec():
-            return _row_changes(old, new)
         case JoinSpec(), JoinSpec():
             return _join_changes(old, new)
+        case (
+            (WindowRowsSpec() | SessionRowsSpec() | GroupRowsSpec()),
+            (WindowRowsSpec() | SessionRowsSpec() | GroupRowsSpec()),
+        ) if type(old) is type(new):
+            return _row_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
 
 
@@ -82,6 +84,7 @@ _KINDS: dict[type, str] = {
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
     SessionRowsSpec: "the rows of sessions",
+    GroupRowsSpec: "the rows of groups",
     JoinSpec: "the rows of a join",
 }
 
@@ -113,13 +116,16 @@ def _after(delay_us: int | None) -> str:
     return "by their own time or never" if delay_us is None else f"{_duration(delay_us)} after their row"
 
 
-def _row_changes(old: WindowRowsSpec | SessionRowsSpec, new: WindowRowsSpec | SessionRowsSpec) -> list[str]:
+_RowsSpec = WindowRowsSpec | SessionRowsSpec | GroupRowsSpec
+
+
+def _row_changes(old: _RowsSpec, new: _RowsSpec) -> list[str]:
     """What is computed on kept rows may change; the rows themselves may not."""
     before, after = (_kept_columns(spec) for spec in (old, new))
     return [] if before == after else [f"the kept columns were {before}, are {after}"]
 
 
-def _kept_columns(spec: WindowRowsSpec | SessionRowsSpec) -> str:
+def _kept_columns(spec: _RowsSpec) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in spec.kept)
 
 

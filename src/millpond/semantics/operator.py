@@ -18,6 +18,7 @@ __all__ = [
     "Column",
     "DedupSpec",
     "Forgetting",
+    "GroupRowsSpec",
     "JoinKind",
     "JoinSide",
     "JoinSpec",
@@ -221,6 +222,20 @@ class WindowRowsSpec(Spec, frozen=True, kw_only=True, tag="window-rows"):
     """What is computed on the rows."""
 
 
+class GroupRowsSpec(Spec, frozen=True, kw_only=True, tag="group-rows"):
+    """Rows that are kept for as long as their group is, for what Spark computes on all of them whenever the group has
+    got some, or with every batch. It emits the kept columns."""
+
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    kept_columns: tuple[int, ...]
+    """Positions of what is kept, in the order in which it is emitted."""
+    kept: tuple[Column, ...]
+    """What is kept as the query names it; for messages and comparison."""
+    purpose: str
+    """What is computed on the rows."""
+
+
 class Forgetting(msgspec.Struct, frozen=True):
     """Keys that are forgotten some time after the event time of the row that brought them."""
 
@@ -328,4 +343,4 @@ class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
         return self.defers and any(side.outer for side in self.sides)
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec | SessionRowsSpec | DedupSpec | JoinSpec
+OperatorSpec = AggregateSpec | WindowRowsSpec | GroupRowsSpec | SessionRowsSpec | DedupSpec | JoinSpec

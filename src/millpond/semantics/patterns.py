@@ -8,6 +8,7 @@ from typing import NamedTuple
 from millpond.semantics.operator import (
     AggregateSpec,
     DedupSpec,
+    GroupRowsSpec,
     JoinSpec,
     OperatorSpec,
     SessionRowsSpec,
@@ -45,13 +46,19 @@ def choice(spec: OperatorSpec) -> Choice:
                 AccessPattern.AAR,
                 f"{spec.purpose} needs all rows of a window, and windows end for all keys at once",
             )
+        case GroupRowsSpec():
+            return Choice(
+                AccessPattern.AUR,
+                f"{spec.purpose} can't be merged, so all rows of a group are kept; a batch in update mode reads "
+                "those of the groups that it touched again, in complete mode all of them",
+            )
         case SessionRowsSpec():
             return Choice(
                 AccessPattern.AUR,
                 f"{spec.purpose} needs all rows of a session, and each key's ends at a time of its own",
             )
         case JoinSpec():
-            bounds = "within bounds of time" if spec.time is not None else "of any time"
+            bounds = "within bounds of time" if spec.defers else "of any time"
             return Choice(
                 AccessPattern.RANGE,
                 f"rows are joined to those of the other stream with the same key, {bounds}",

@@ -18,7 +18,7 @@ from millpond.spark.operators import AggregateDraft, Operator, aggregate_express
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
 from millpond.spark.top import marked_top
-from millpond.spark.window_rows import WindowRowsDraft, window_join
+from millpond.spark.window_rows import GroupRowsDraft, WindowRowsDraft, window_join
 from millpond.spark.windows import is_session_window, watermarked_key
 
 __all__ = ["Draft", "draft_of", "drafts_of_join"]
@@ -57,17 +57,18 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
 
 
 def _draft_of_aggregate(catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode) -> Draft:
-    grouping = items(aggregate.groupingExpressions())
-    in_windows, in_sessions = _in_windows(grouping), any(is_session_window(key) for key in grouping)
-    if output_mode != "append" or not (in_windows or in_sessions) or _all_mergeable(catalyst, aggregate):
+    if _all_mergeable(catalyst, aggregate):
         return AggregateDraft(catalyst, aggregate, output_mode)
     purpose = _functions(catalyst, aggregate)
+    if output_mode != "append":
+        return GroupRowsDraft(catalyst, aggregate, output_mode, purpose)
     if is_gathered(catalyst, aggregate):
         return GatheredRowsDraft(catalyst, aggregate, purpose)
-    if in_windows:
-        columns = [*grouping, *items(aggregate.aggregateExpressions())]
-        return WindowRowsDraft(catalyst, aggregate, grouping, columns, purpose)
-    return SessionRowsDraft(catalyst, aggregate, purpose)
+    grouping = items(aggregate.groupingExpressions())
+    if any(is_session_window(key) for key in grouping):
+        return SessionRowsDraft(catalyst, aggregate, purpose)
+    columns = [*grouping, *items(aggregate.aggregateExpressions())]
+    return WindowRowsDraft(catalyst, aggregate, grouping, columns, purpose)
 
 
 def drafts_of_join(

@@ -20,8 +20,9 @@ class Heartbeat:
 
     def __init__(self, spark: SparkSession) -> None:
         jvm = spark._jvm
-        self.enabled = spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
-        """As the session has it at the query's start, like Spark."""
+        # As the session has it at the query's start, like Spark.
+        self._enabled = spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
+        self._wanted = False
         sources = jvm.org.apache.spark.sql.execution.streaming.sources
         options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap.empty()
         self._always_news = sources.RatePerMicroBatchStream(1, 1, 0, 1, options)
@@ -29,11 +30,13 @@ class Heartbeat:
 
     def want(self, execution: JavaObject, *, another_batch: bool) -> None:
         """Whether the query's next batch is to come at once, be there rows or not."""
-        if not self.enabled:
+        if not self._enabled or another_batch == self._wanted:
             return
         asked = execution.uniqueSources()
-        if another_batch and not asked.contains(self._always_news):
-            asked = asked.updated(self._always_news, self._no_limit)
-        elif not another_batch:
-            asked = asked.removed(self._always_news)
+        asked = (
+            asked.updated(self._always_news, self._no_limit)
+            if another_batch
+            else asked.removed(self._always_news)
+        )
         getattr(execution, "uniqueSources_$eq")(asked)
+        self._wanted = another_batch

@@ -1,15 +1,23 @@
-"""Operators that keep rows until their window ends, for what Spark can only compute on all of them at once:
-aggregates that can't be merged, functions of groups in pandas or Arrow, and joins of two streams by window.
+"""Operators that keep rows for what Spark can only compute on all of them at once: aggregates that can't be merged,
+functions of groups in pandas or Arrow, and joins of two streams by window.
 
-The node of Spark's plan stays where it is and runs as a batch operator over the rows of the windows that ended. Rows
-that belong together come from one shard, and Spark is told so: it needs no shuffle to group or join them.
+In append mode rows are kept until their window ends; else for as long as their group is in the result. The node of
+Spark's plan stays where it is and runs as a batch operator over the rows that are given out. Rows that belong
+together come from one shard, and Spark is told so: it needs no shuffle to group or join them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millpond.semantics.operator import Column, KeyedTime, WindowRowsSpec
+from millpond.semantics.operator import (
+    Column,
+    GroupRowsSpec,
+    KeyedTime,
+    OutputMode,
+    TimeSpec,
+    WindowRowsSpec,
+)
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
 from millpond.spark.operators import (
     Inputs,
@@ -23,14 +31,15 @@ from millpond.spark.operators import (
     with_window,
 )
 from millpond.spark.schemas import ArrowSettings
-from millpond.spark.windows import is_time_window, watermarked_key, window_form
+from millpond.spark.windows import is_session_window, is_time_window, watermarked_key, window_form
 
-__all__ = ["WindowRowsDraft", "window_join"]
+__all__ = ["GroupRowsDraft", "WindowRowsDraft", "window_join"]
 
 
 class WindowRowsDraft:
     noun = "rows"
     keeps_node = True
+    _spec_type: type[WindowRowsSpec] | type[GroupRowsSpec] = WindowRowsSpec
 
     def __init__(
         self,
@@ -47,9 +56,8 @@ class WindowRowsDraft:
         self._catalyst = catalyst
         self._keys = keys
         self._purpose = purpose
-        self._timed_key = watermarked_key(keys)
-        assert self._timed_key is not None
-        plain = kind(self._timed_key) == "AttributeReference"
+        self._timed_key = self._time_that_ends_groups(keys)
+        plain = self._timed_key is not None and kind(self._timed_key) == "AttributeReference"
         self._form = window_form(node, self._timed_key) if plain and in_panes else None
         child = node.child()
         self.below = (child if self._form is None else self._form.below,)
@@ -71,23 +79,19 @@ class WindowRowsDraft:
             inputs.position(self._catalyst.normalized_key(key), f"the key {plain_sql(key)}") for key in keys
         ]
         time = time_of(self._catalyst, inputs, self._timed_key, self._form)
-        assert time is not None
-        kept = list(range(len(self._kept)))
-        if isinstance(time, KeyedTime) and time.slice_us > 1:
-            kept.append(time.column)
         slots = [Slot(attribute, not attribute.nullable()) for attribute in self._kept]
         window = None
         if self._form is not None:
             slots, window = with_window(self._catalyst, slots, self._form.window)
         emitted, output_ipc = emitted_columns(slots, name, arrow)
-        spec = WindowRowsSpec(
+        spec = self._spec_type(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
             time=time,
             input_ipc=inputs.schema_bytes(name, arrow),
             output_ipc=output_ipc,
             key_columns=tuple(positions),
-            kept_columns=tuple(kept),
+            kept_columns=(*range(len(self._kept)), *self._kept_time(time)),
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
         )
@@ -101,6 +105,13 @@ class WindowRowsDraft:
             clustered_by=self._clustered_by(),
         )
 
+    def _time_that_ends_groups(self, keys: list[JavaObject]) -> JavaObject | None:
+        return watermarked_key(keys)
+
+    def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:
+        """Where a slice is more than one moment long, its rows do not end together."""
+        return (time.column,) if isinstance(time, KeyedTime) and time.slice_us > 1 else ()
+
     def _placing_keys(self) -> list[JavaObject]:
         """A window's rows are spread over the shards by the other keys; where there are none, by the window."""
         others = [key for key in self._keys if not key.semanticEquals(self._timed_key)]
@@ -108,8 +119,39 @@ class WindowRowsDraft:
 
     def _clustered_by(self) -> tuple[int, ...]:
         """Positions of the keys among what is emitted, where all of them are plain columns."""
-        wanted = [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
-        return positions_of(wanted, self._kept)
+        return positions_of(self._keys_of_rows(), self._kept)
+
+    def _keys_of_rows(self) -> list[JavaObject]:
+        """The keys that every row has by itself."""
+        return [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
+
+
+class GroupRowsDraft(WindowRowsDraft):
+    """An aggregate that can't be merged, in update or complete mode."""
+
+    _spec_type = GroupRowsSpec
+
+    def __init__(
+        self, catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode, purpose: str
+    ) -> None:
+        self._mode = output_mode
+        keys = items(aggregate.groupingExpressions())
+        super().__init__(
+            catalyst, aggregate, keys, [*keys, *items(aggregate.aggregateExpressions())], purpose
+        )
+
+    def _time_that_ends_groups(self, keys: list[JavaObject]) -> JavaObject | None:
+        return watermarked_key(keys) if self._mode == "update" else None
+
+    def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:  # noqa: ARG002
+        return ()
+
+    def _placing_keys(self) -> list[JavaObject]:
+        return self._keys_of_rows()
+
+    def _keys_of_rows(self) -> list[JavaObject]:
+        """Sessions of all rows are formed by Spark from those of each row."""
+        return [key for key in super()._keys_of_rows() if not is_session_window(key)]
 
 
 def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:

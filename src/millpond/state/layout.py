@@ -9,6 +9,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     DedupSpec,
+    GroupRowsSpec,
     JoinSpec,
     JoinTime,
     KeyedTime,
@@ -50,7 +51,7 @@ def dedup_layout(spec: DedupSpec) -> Layout:
     return Layout(pa.schema(fields), keys, value, *_time(spec.time, keys))
 
 
-def routing_layout(spec: WindowRowsSpec) -> tuple[Layout, list[int]]:
+def routing_layout(spec: WindowRowsSpec | GroupRowsSpec) -> tuple[Layout, list[int]]:
     """A layout of keys and time alone, and the positions of its columns in the operator's input schema."""
     columns = list(spec.key_columns)
     looked_at = _time_columns(spec.time)

@@ -10,12 +10,14 @@ from millpond._kernel import Combiner, JoinSorter, SessionRowsSorter
 from millpond.semantics.operator import (
     AggregateSpec,
     DedupSpec,
+    GroupRowsSpec,
     JoinSpec,
     OperatorSpec,
     SessionRowsSpec,
     WindowRowsSpec,
 )
 from millpond.state.dedup import DedupShard, FirstRows
+from millpond.state.grouprows import GroupRowsShard
 from millpond.state.joined import JoinShard
 from millpond.state.layout import join_layout, layout_of
 from millpond.state.merged import MergedShard
@@ -48,6 +50,8 @@ def store_of(spec: OperatorSpec) -> type[OperatorShard]:
             return MergedShard
         case WindowRowsSpec():
             return RowLogShard
+        case GroupRowsSpec():
+            return GroupRowsShard
         case DedupSpec():
             return DedupShard
         case SessionRowsSpec():
@@ -73,7 +77,7 @@ def sorter_of(
         case AggregateSpec():
             layout = layout_of(spec)
             return Combiner(layout, list(shard_starts), late_before_us, weight), layout.encoded_schema
-        case WindowRowsSpec():
+        case WindowRowsSpec() | GroupRowsSpec():
             router = RowRouter(spec, shard_starts, late_before_us)
             return router, router.schema
         case DedupSpec():

@@ -5,28 +5,33 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millpond._kernel import Router
-from millpond.semantics.operator import WindowRowsSpec
+from millpond.semantics.operator import GroupRowsSpec, WindowRowsSpec
 from millpond.state.layout import routing_layout
 
-__all__ = ["SLICE", "RowRouter", "routed_schema"]
+__all__ = ["HASH", "SLICE", "RowRouter", "routed_schema"]
+
+HASH = "hash"
+"""The column with the hash of a row's key."""
 
 SLICE = "slice"
 """The column that says where a row belongs; all rows of a batch belong to one slice."""
 
 
-def routed_schema(spec: WindowRowsSpec) -> pa.Schema:
-    """The kept columns, then the slice."""
+def routed_schema(spec: WindowRowsSpec | GroupRowsSpec) -> pa.Schema:
+    """The kept columns, the hash of the key where rows are found by it, then the slice."""
     schema = spec.input_schema
-    return pa.schema([*(schema.field(i) for i in spec.kept_columns), pa.field(SLICE, pa.int64())])
+    hashes = [pa.field(HASH, pa.uint64())] if isinstance(spec, GroupRowsSpec) else []
+    return pa.schema([*(schema.field(i) for i in spec.kept_columns), *hashes, pa.field(SLICE, pa.int64())])
 
 
 class RowRouter:
     def __init__(
-        self, spec: WindowRowsSpec, shard_starts: tuple[int, ...], late_before_us: int | None
+        self, spec: WindowRowsSpec | GroupRowsSpec, shard_starts: tuple[int, ...], late_before_us: int | None
     ) -> None:
         self.schema = routed_schema(spec)
         layout, self._looked_at = routing_layout(spec)
         self._kept = list(spec.kept_columns)
+        self._with_hash = isinstance(spec, GroupRowsSpec)
         self._router = Router(layout, list(shard_starts), late_before_us)
         self._gathered: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self.memory_bytes = 0
@@ -41,9 +46,11 @@ class RowRouter:
 
     def push(self, batch: pa.RecordBatch) -> None:
         kept = batch.select(self._kept)
-        for shard, slice_, rows in self._router.route(batch.select(self._looked_at)):
+        for shard, slice_, rows, hashes in self._router.route(batch.select(self._looked_at)):
             # Rows of one batch mostly go many ways; where all go one way there is nothing to pick out.
             part = kept if len(rows) == batch.num_rows else kept.take(rows)
+            if self._with_hash:
+                part = part.append_column(HASH, hashes)
             self._gathered.setdefault((shard, slice_), []).append(part)
             self.memory_bytes += part.nbytes
 
