@@ -88,7 +88,7 @@ def _part(rows: Rows, gathering: Gathering, number: int, parts: int) -> Iterator
         if router is None:
             starts = [BUCKETS * part // parts for part in range(parts)]
             router = Router(Layout(salted.schema, salted.num_columns, []), starts)
-        for part, _, picked in router.route(salted):
+        for part, _, picked, _ in router.route(salted):
             if part == number:
                 yield batch.take(picked)
 
