@@ -118,6 +118,9 @@ impl PyCombiner {
     }
 }
 
+/// Shard, slice, numbers of rows, hashes of their keys.
+type PyRoute = (usize, i64, PyArrowType<ArrayData>, PyArrowType<ArrayData>);
+
 #[pyclass(name = "Router", module = "millpond._kernel")]
 pub struct PyRouter {
     router: Router,
@@ -137,11 +140,7 @@ impl PyRouter {
         Ok(Self { router })
     }
 
-    fn route(
-        &mut self,
-        py: Python<'_>,
-        batch: PyArrowType<RecordBatch>,
-    ) -> PyResult<Vec<(usize, i64, PyArrowType<ArrayData>, PyArrowType<ArrayData>)>> {
+    fn route(&mut self, py: Python<'_>, batch: PyArrowType<RecordBatch>) -> PyResult<Vec<PyRoute>> {
         let routes = py.detach(|| self.router.route(&batch.0))?;
         Ok(routes
             .into_iter()
