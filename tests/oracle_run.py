@@ -27,6 +27,11 @@ from tests.oracle_data import Columns, Shape, schema_of, tables
 from tests.streams import read_stream, write_batches
 
 Rows = list[Any]
+INTERPRETED = {
+    "spark__sql__codegen__wholeStage": "false",
+    "spark__sql__codegen__factoryMode": "NO_CODEGEN",
+}
+"""For so few rows, compiling a query costs more than running it."""
 _numbers = itertools.count()
 _runs = itertools.count()
 
@@ -120,12 +125,7 @@ def run_both(
     single = {"spark__sql__streaming__statefulOperator__allowMultiple": "false"}
     # Spark fires windows in the batch after the one that closed them, which may be one without rows.
     extra = {"spark__sql__streaming__noDataMicroBatches__enabled": str(mode == "append").lower()}
-    # For so few rows, compiling a query costs more than running it.
-    interpreted = {
-        "spark__sql__codegen__wholeStage": "false",
-        "spark__sql__codegen__factoryMode": "NO_CODEGEN",
-    }
-    with configured(spark, **extra, **interpreted, **({} if _operators(frame) > 1 else single)):
+    with configured(spark, **extra, **INTERPRETED, **({} if _operators(frame) > 1 else single)):
         oracle = (
             frame.writeStream.outputMode(mode)
             .foreachBatch(theirs)
@@ -156,9 +156,17 @@ def _in_turn(switch: PrecombineSwitch, _input_rows: int, _staged_rows: int) -> N
     switch.on = not switch.on
 
 
-def check(spark: SparkSession, frame: DataFrame, mode: OutputMode, scratch: Path, **options: str) -> Outputs:
+def check(
+    spark: SparkSession,
+    frame: DataFrame,
+    mode: OutputMode,
+    scratch: Path,
+    *,
+    own: StreamFrame | None = None,
+    **options: str,
+) -> Outputs:
     """Fails where the outputs differ; returns them."""
-    ours, theirs = run_both(spark, frame, mode, scratch, **options)
+    ours, theirs = run_both(spark, frame, mode, scratch, own=own, **options)
     assert ours.schema == theirs.schema
     assert theirs.total(), "the query gives no rows, so the comparison shows nothing"
     expected = theirs.batches

@@ -14,6 +14,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     Column,
+    CountWindows,
     DedupSpec,
     Forgetting,
     GroupRowsSpec,
@@ -125,6 +126,34 @@ def group_rows(size_us: int | None = None, slide_us: int = 0) -> GroupRowsSpec:
         kept_columns=(0, 1),
         kept=(Column("k", "bigint"), Column("v", "bigint")),
         purpose="median",
+    )
+
+
+def counted(rows: int) -> AggregateSpec:
+    """Sum per key and window of so many rows."""
+    return AggregateSpec(
+        name="aggregate-0",
+        keys=(Column("k", "bigint"),),
+        aggregates=(Aggregate("sum_int", (1,), text="sum(v)"),),
+        time=CountWindows(rows, Column("count_window", "struct")),
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(_BUFFERS).serialize().to_pybytes(),
+    )
+
+
+def counted_rows(rows: int) -> SessionRowsSpec:
+    """Key and value of every row, until its window has so many; the third column says when that is expected."""
+    return SessionRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"),),
+        time=CountWindows(rows, Column("count_window", "struct")),
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(_BUFFERS).serialize().to_pybytes(),
+        key_columns=(0,),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="collect_list",
+        next_read=2,
     )
 
 

@@ -13,6 +13,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     Column,
+    CountWindows,
     DedupSpec,
     Forgetting,
     KeyedTime,
@@ -100,6 +101,13 @@ def test_where_the_columns_are_read_from_does_not_matter() -> None:
         input_ipc=_schema(pa.int64(), pa.string(), pa.int64(), pa.timestamp("us", "UTC")),
     )
     assert differences([SPEC], [moved]) == []
+
+
+def test_the_rows_of_a_count_window_are_part_of_its_state() -> None:
+    three, one = (_changed(time=CountWindows(rows, WINDOW)) for rows in (3, 1))
+    was = "operator aggregate-0: windows 'window' were full with 3 rows, "
+    assert differences([three], [one]) == [was + "windows 'window' are full with 1 row"]
+    assert differences([three], [three]) == []
 
 
 def test_the_gap_of_sessions_is_part_of_their_state() -> None:

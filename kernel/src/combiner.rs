@@ -38,6 +38,8 @@ pub struct Combiner {
     late_before: Option<i64>,
     /// The column that says how many rows a row stands for.
     weight: Option<usize>,
+    /// Rows of one group are not combined.
+    apart: bool,
     rows: u64,
     late_rows: u64,
     groups: Groups,
@@ -83,6 +85,7 @@ impl Combiner {
             shards: Shards::new(shard_starts)?,
             late_before,
             weight: None,
+            apart: false,
             rows: 0,
             late_rows: 0,
             chunk: Chunk::default(),
@@ -101,6 +104,13 @@ impl Combiner {
                 "the weight of rows must be an int64 column, which column {column} is not"
             ))),
         }
+    }
+
+    /// Leaves every row as it is, for windows that end after so many rows.
+    pub fn apart(mut self) -> Self {
+        self.apart = true;
+        self.groups.index = None;
+        self
     }
 
     /// Rows pushed, late ones included.
@@ -150,7 +160,11 @@ impl Combiner {
     /// What was gathered since the last drain, by shard. A shard comes more than once where its rows are more than
     /// a batch can hold.
     pub fn drain(&mut self) -> Result<Vec<(usize, RecordBatch)>> {
-        let groups = std::mem::replace(&mut self.groups, Groups::new(&self.layout));
+        let mut groups = Groups::new(&self.layout);
+        if self.apart {
+            groups.index = None;
+        }
+        let groups = std::mem::replace(&mut self.groups, groups);
         let rows = groups.hashes.len();
         if rows == 0 {
             return Ok(Vec::new());

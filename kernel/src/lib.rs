@@ -6,6 +6,7 @@ pub mod aur;
 pub mod blob;
 pub mod codec;
 pub mod combiner;
+pub mod counted;
 pub mod cursor;
 pub mod dedup;
 pub mod distinct;

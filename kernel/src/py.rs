@@ -74,12 +74,13 @@ pub struct PyCombiner {
 #[pymethods]
 impl PyCombiner {
     #[new]
-    #[pyo3(signature = (layout, shard_starts, late_before_us=None, weight=None))]
+    #[pyo3(signature = (layout, shard_starts, late_before_us=None, weight=None, apart=false))]
     fn new(
         layout: &PyLayout,
         shard_starts: Vec<u32>,
         late_before_us: Option<i64>,
         weight: Option<usize>,
+        apart: bool,
     ) -> PyResult<Self> {
         let layout = Arc::clone(&layout.layout);
         let combiner = Combiner::new(layout, &shard_starts, late_before_us)?;
@@ -87,6 +88,7 @@ impl PyCombiner {
             Some(column) => combiner.weighted_by(column)?,
             None => combiner,
         };
+        let combiner = if apart { combiner.apart() } else { combiner };
         Ok(Self { combiner })
     }
 

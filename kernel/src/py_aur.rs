@@ -11,7 +11,7 @@ use arrow_schema::Schema;
 use pyo3::prelude::*;
 
 use crate::aur::due::Take;
-use crate::aur::layout::RowsLayout;
+use crate::aur::layout::{Ending, RowsLayout};
 use crate::aur::log::LogRun;
 use crate::aur::rewrite;
 use crate::aur::sorter::RowSorter;
@@ -27,14 +27,22 @@ pub struct PyRowsLayout {
 #[pymethods]
 impl PyRowsLayout {
     #[new]
+    #[pyo3(signature = (input, keys, kept, time=None, gap_us=None, rows=None, expected=None))]
     fn new(
         input: PyArrowType<Schema>,
         keys: Vec<usize>,
         kept: Vec<usize>,
-        time: usize,
-        gap_us: i64,
+        time: Option<usize>,
+        gap_us: Option<i64>,
+        rows: Option<u32>,
+        expected: Option<usize>,
     ) -> PyResult<Self> {
-        let layout = RowsLayout::new(Arc::new(input.0), keys, &kept, time, gap_us)?;
+        let ending = match (gap_us, rows) {
+            (_, Some(rows)) => Ending::Rows(rows),
+            (Some(gap), None) => Ending::Gap(gap),
+            (None, None) => Ending::Stated,
+        };
+        let layout = RowsLayout::new(Arc::new(input.0), keys, &kept, time, expected, ending)?;
         Ok(Self {
             layout: Arc::new(layout),
         })
@@ -181,6 +189,11 @@ impl PyRowStore {
     #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |store| Ok(store.rows()))
+    }
+
+    #[getter]
+    fn sessions(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |store| Ok(store.sessions()))
     }
 
     #[getter]

@@ -230,6 +230,16 @@ impl PyStore {
         self.with(py, |store| store.change(&encoded.0, Change::Merge))
     }
 
+    fn count(
+        &self,
+        py: Python<'_>,
+        encoded: PyArrowType<RecordBatch>,
+        rows: u64,
+    ) -> PyResult<Vec<PyArrowType<RecordBatch>>> {
+        let full = self.with(py, |store| store.count(&encoded.0, rows))?;
+        Ok(full.into_iter().map(PyArrowType).collect())
+    }
+
     fn put(&self, py: Python<'_>, encoded: PyArrowType<RecordBatch>) -> PyResult<()> {
         self.with(py, |store| store.change(&encoded.0, Change::Put))
     }

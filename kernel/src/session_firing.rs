@@ -198,11 +198,7 @@ impl Store {
         let mut closed: Vec<Closed> = Vec::new();
         let mut bytes: Vec<u8> = Vec::new();
         let mut timers = Vec::new();
-        let mut running = Running {
-            epoch: self.epoch,
-            counters: &mut self.counters,
-            timers: Vec::new(),
-        };
+        let mut running = Running::new(self.epoch, &mut self.counters);
         slice.decide(keys, &keys.order(), &mut running, |key, value| {
             let taken = take_closed(layout.aggregates(), value, watermark, |session| {
                 let from = bytes.len();

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::counted::{Windows, begin_next};
 use crate::error::{Error, Result};
 use crate::layout::{EncodedRows, Layout};
 use crate::lookup::{Counters, find_in_runs, sorted_like_runs};
@@ -31,6 +32,8 @@ impl Keys for EncodedRows<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Merge,
+    /// A merge into the key's window of so many rows, after the last of which the next window begins.
+    Count(Windows),
     Put,
     Delete,
 }
@@ -50,6 +53,19 @@ pub struct Running<'a> {
     pub counters: &'a mut Counters,
     /// Of sessions: the rows after which a key's first session ends earlier than any before, and when.
     pub timers: Vec<(u32, i64)>,
+    /// Of count windows: those that are full, as (the row that filled it, its value).
+    pub full: Vec<(u32, Box<[u8]>)>,
+}
+
+impl<'a> Running<'a> {
+    pub fn new(epoch: u32, counters: &'a mut Counters) -> Self {
+        Self {
+            epoch,
+            counters,
+            timers: Vec::new(),
+            full: Vec::new(),
+        }
+    }
 }
 
 pub struct Slice {
@@ -154,6 +170,7 @@ impl Slice {
             epoch,
             counters,
             timers,
+            full,
         } = running;
         let epoch = *epoch;
         counters.gets += order.len() as u64;
@@ -183,6 +200,7 @@ impl Slice {
                     if sessions {
                         timers.extend(first_end(value).map(|end| (at as u32, end)));
                     }
+                    restart_full(table, id, at, change, &mut scratch, full);
                 }
                 return Ok(());
             };
@@ -198,20 +216,21 @@ impl Slice {
             };
             match change {
                 Change::Delete => table.bury(id),
-                Change::Merge if exists && fixed => {
+                Change::Merge | Change::Count(_) if exists && fixed => {
                     layout.merge_fixed(table.fixed_value_mut(id), value)?;
                 }
                 Change::Merge
                     if exists
                         && sessions
                         && layout.merge_sessions_in_place(table.heap_value_mut(id), value)? => {}
-                Change::Merge if exists => {
+                Change::Merge | Change::Count(_) if exists => {
                     if layout.merge_variable(table.value(id), value, &mut scratch)? {
                         table.set_value(id, &scratch);
                     }
                 }
-                Change::Merge | Change::Put => table.set_value(id, value),
+                Change::Merge | Change::Count(_) | Change::Put => table.set_value(id, value),
             }
+            restart_full(table, id, at, change, &mut scratch, full);
             if sessions
                 && let Some(end) = first_end(table.value(id))
                 && first.is_none_or(|first| end < first)
@@ -630,6 +649,24 @@ impl Slice {
         };
         self.runs.splice(first..end, [run]);
         Ok(())
+    }
+}
+
+/// Hands over a count window that the row `at` filled, in whose place the next one begins.
+#[inline]
+fn restart_full(
+    table: &mut Table,
+    id: u32,
+    at: usize,
+    change: Change,
+    scratch: &mut Vec<u8>,
+    full: &mut Vec<(u32, Box<[u8]>)>,
+) {
+    if let Change::Count(windows) = change
+        && begin_next(windows, table.value(id), scratch)
+    {
+        full.push((at as u32, table.value(id).into()));
+        table.set_value(id, scratch);
     }
 }
 

@@ -122,14 +122,16 @@ impl Store {
         Ok(())
     }
 
+    /// Returns the count windows that are full, as (the row that filled it, its value).
     pub(crate) fn change_slice(
         &mut self,
         slice: i64,
         encoded: &EncodedRows<'_>,
         order: &[u32],
         change: Change,
-    ) -> Result<()> {
+    ) -> Result<Vec<(u32, Box<[u8]>)>> {
         let layout = Arc::clone(&self.layout);
+        let mut full = Vec::new();
         for order in order.chunks(STEP_ROWS) {
             self.relieve();
             if change == Change::Delete && !self.slices.contains_key(&slice) {
@@ -140,16 +142,13 @@ impl Store {
                 .slices
                 .entry(slice)
                 .or_insert_with(|| Slice::new(shape));
-            let mut running = Running {
-                epoch: self.epoch,
-                counters: &mut self.counters,
-                timers: Vec::new(),
-            };
+            let mut running = Running::new(self.epoch, &mut self.counters);
             target.change(&layout, encoded, order, change, &mut running)?;
             let timers = running.timers;
+            full.append(&mut running.full);
             self.enter_timers(encoded, timers)?;
         }
-        Ok(())
+        Ok(full)
     }
 
     /// Refuses rows for slices that the running batch dropped, and any as long as a flushed run is missing.
@@ -185,11 +184,7 @@ impl Store {
                     "a session ends in the timers {at}, which have fired in this batch"
                 )));
             }
-            let mut running = Running {
-                epoch: self.epoch,
-                counters: &mut self.counters,
-                timers: Vec::new(),
-            };
+            let mut running = Running::new(self.epoch, &mut self.counters);
             slice.enter(keys, &timers, &mut running)?;
         }
         Ok(())

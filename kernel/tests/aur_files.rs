@@ -3,6 +3,7 @@
 
 mod aur_support;
 
+use _kernel::aur::layout::Ending;
 use _kernel::error::{Error, Result};
 use aur_support::*;
 
@@ -63,7 +64,7 @@ fn damage_to_rows_of_variable_length_is_noticed() {
 fn a_run_of_another_gap_is_refused() {
     let mut shard = Shard::new(Shape::Numbers, 1 << 30);
     shard.batch(&[(1, 7, 0)], 0);
-    shard.layout = layout(Shape::Texts);
+    shard.layout = layout(Shape::Texts, Ending::Gap(GAP), None);
     let error = read_all(&mut shard).unwrap_err();
     assert!(
         error.to_string().contains("was written for other"),

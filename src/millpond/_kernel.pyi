@@ -60,10 +60,11 @@ class Combiner:
         shard_starts: list[int],
         late_before_us: int | None = None,
         weight: int | None = None,
+        apart: bool = False,
     ) -> Combiner:
         """`shard_starts`: the first bucket of each shard, the first being 0. Rows all of whose windows end at or
         before `late_before_us` are counted as late and left out. `weight`: an int64 column that says how many
-        rows each row stands for, where they were combined before."""
+        rows each row stands for, where they were combined before. `apart`: no rows are combined."""
     def push(self, batch: pa.RecordBatch) -> None: ...
     def drain(self) -> list[tuple[int, pa.RecordBatch]]:
         """What was gathered since the last drain, as (shard, encoded rows)."""
@@ -163,6 +164,10 @@ class Store:
     def restore(self, slice: int, rows: int, runs: list[Run]) -> None:
         """Puts a committed slice in place, its runs oldest first."""
     def merge(self, encoded: pa.RecordBatch) -> None: ...
+    def count(self, encoded: pa.RecordBatch, rows: int) -> list[pa.RecordBatch]:
+        """Merges rows, each of which stands for itself alone, in their order into windows of so many rows of a key.
+        The first aggregate is a count; it goes on over all the windows of a key. Returns the windows that became
+        full."""
     def put(self, encoded: pa.RecordBatch) -> None: ...
     def insert(self, encoded: pa.RecordBatch, main: int | None = None) -> pa.Array:
         """Adds the keys that are not there yet and says which rows brought them: of several with one key, the first.
@@ -222,15 +227,26 @@ class SessionRowsLayout:
     """How rows that are kept for sessions lie in bytes. Kept columns that are keys are read back from the key."""
 
     def __new__(
-        cls, input: pa.Schema, keys: list[int], kept: list[int], time: int, gap_us: int
+        cls,
+        input: pa.Schema,
+        keys: list[int],
+        kept: list[int],
+        time: int | None = None,
+        gap_us: int | None = None,
+        rows: int | None = None,
+        expected: int | None = None,
     ) -> SessionRowsLayout:
-        """`keys`, `kept`, `time`: positions in the input schema; the time is int64 microseconds."""
+        """`keys`, `kept`, `time`: positions in the input schema; the time is int64 microseconds. A window ends
+        `gap_us` after its last row; without a gap, at the time, its bounds being keys; or with so many `rows`, which
+        need no time. `expected`: position of the time (int64 microseconds, may be null) at which the row's window
+        will be read, as far as the query knows; it decides what is read ahead and nothing else."""
     @property
     def encoded_schema(self) -> pa.Schema:
         """Time, key and value: the form in which rows travel between an ingest task and a store."""
     @property
     def output_schema(self) -> pa.Schema:
-        """The kept columns, then start and end of the session as int64 microseconds."""
+        """The kept columns, then start and end of the session as int64 microseconds; where windows end with their
+        rows, the start is the number of the window's first row among all of the key."""
 
 @final
 class SessionRowsSorter:
@@ -272,11 +288,14 @@ class SessionRowsStore:
         """Puts committed runs in place, oldest first: one scan of their index."""
     def append(self, encoded: pa.RecordBatch) -> None: ...
     def take_due(self, watermark_us: int, max_rows: int = ...) -> Iterator[pa.RecordBatch]:
-        """Takes the sessions that end at or before the watermark: their rows in the output schema, those of a session
-        together. Nothing can be appended after it in the same batch."""
+        """Takes the sessions that end at or before the watermark, or the windows that are full: their rows in the
+        output schema, those of a session together. Nothing can be appended after it in the same batch."""
     @property
     def rows(self) -> int:
         """Rows of open sessions, as the running batch leaves them."""
+    @property
+    def sessions(self) -> int:
+        """Open sessions. Where windows end with their rows, every key has one, be it without rows."""
     @property
     def dirty_bytes(self) -> int: ...
     def flush(self, writer: PackWriter) -> tuple[int, int, int] | None:

@@ -227,6 +227,14 @@ impl Aggregates {
         self.fixed
     }
 
+    /// Whether the first bytes of a value are a count.
+    pub fn begin_with_count(&self) -> bool {
+        matches!(
+            self.list.first().map(|first| &first.slot),
+            Some(Slot::Count { .. })
+        )
+    }
+
     /// Whether values have a tail.
     pub fn is_variable(&self) -> bool {
         self.variable

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 
 use crate::aur::ahead::Piece;
+use crate::aur::layout::Ending;
 use crate::aur::log::Range;
 use crate::aur::log_format::take as take_number;
 use crate::aur::sessions::{NONE, State};
@@ -45,14 +46,21 @@ pub struct Take {
 }
 
 impl RowStore {
-    /// Takes the sessions that have closed by the watermark. They are gone with the commit.
+    /// Takes the sessions that have closed by the watermark, or the windows that have all their rows. They are gone with
+    /// the commit.
     pub fn take_due(&mut self, watermark: i64, max_rows: usize) -> Result<Take> {
         self.check_attached()?;
         if !self.taken.is_empty() {
             return Err(Error::invalid("the batch has given out what was due"));
         }
-        let slots = self.sessions.take_due(watermark);
-        self.given_out = self.given_out.max(watermark);
+        let (slots, watermark) = match self.layout.ending() {
+            // Their index entries lie in no order of time.
+            Ending::Rows(rows) => (self.sessions.take_full(rows), i64::MAX),
+            Ending::Gap(_) | Ending::Stated => {
+                self.given_out = self.given_out.max(watermark);
+                (self.sessions.take_due(watermark), watermark)
+            }
+        };
         self.note_change(!slots.is_empty());
         let mut parts = Vec::with_capacity(slots.len());
         let mut missing = 0_u64;

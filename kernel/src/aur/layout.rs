@@ -12,6 +12,17 @@ use crate::error::{Error, Result};
 use crate::hash::hash_key;
 use crate::layout::bytes_type;
 
+/// When a window ends and its rows are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// So long after its last row: a session.
+    Gap(i64),
+    /// At the time that each of its rows says; its bounds are part of the key.
+    Stated,
+    /// With so many rows, in the order in which they come.
+    Rows(u32),
+}
+
 /// Where a kept column comes from when rows are given out.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
@@ -25,8 +36,9 @@ pub struct RowsLayout {
     input: SchemaRef,
     keys: Vec<usize>,
     values: Vec<usize>,
-    time: usize,
-    gap: i64,
+    time: Option<usize>,
+    expected: Option<usize>,
+    ending: Ending,
     key_codec: RowCodec,
     value_codec: RowCodec,
     origins: Vec<Origin>,
@@ -36,13 +48,16 @@ pub struct RowsLayout {
 }
 
 impl RowsLayout {
-    /// `keys`, `kept`, `time`: positions in the input schema; the time and the gap are microseconds.
+    /// `keys`, `kept`, `time`: positions in the input schema; times are microseconds. The time is that of the row for
+    /// sessions, and the end of its window where that is stated. `expected`: the position of the time at which the row's
+    /// window will be read, as far as the query knows.
     pub fn new(
         input: SchemaRef,
         keys: Vec<usize>,
         kept: &[usize],
-        time: usize,
-        gap: i64,
+        time: Option<usize>,
+        expected: Option<usize>,
+        ending: Ending,
     ) -> Result<Self> {
         let types = |columns: &[usize]| -> Result<Vec<DataType>> {
             columns
@@ -50,15 +65,24 @@ impl RowsLayout {
                 .map(|i| Ok(field(&input, *i)?.data_type().clone()))
                 .collect()
         };
-        if field(&input, time)?.data_type() != &DataType::Int64 {
-            return Err(Error::invalid(
-                "the time of sessions must be int64 microseconds",
-            ));
+        for time in time.iter().chain(&expected) {
+            if field(&input, *time)?.data_type() != &DataType::Int64 {
+                return Err(Error::invalid(
+                    "the time of windows must be int64 microseconds",
+                ));
+            }
         }
-        if gap <= 0 {
-            return Err(Error::invalid(format!(
-                "a gap of {gap} µs: it must be positive"
-            )));
+        if time.is_none() && !matches!(ending, Ending::Rows(_)) {
+            return Err(Error::invalid("windows that end with time need one"));
+        }
+        match ending {
+            Ending::Gap(gap) if gap <= 0 => {
+                return Err(Error::invalid(format!(
+                    "a gap of {gap} µs: it must be positive"
+                )));
+            }
+            Ending::Rows(0) => return Err(Error::invalid("windows of no rows")),
+            _ => {}
         }
         let mut values = Vec::new();
         let mut origins = Vec::new();
@@ -80,12 +104,19 @@ impl RowsLayout {
             .map_err(|error| Error::invalid(format!("group keys: {error}")))?;
         let value_codec = RowCodec::new(&value_types)
             .map_err(|error| Error::invalid(format!("kept columns: {error}")))?;
-        let encoded = vec![
+        let mut encoded = vec![
             Field::new("time", DataType::Int64, false),
             Field::new("key", bytes_type(key_codec.width())?, false),
             Field::new("value", bytes_type(value_codec.width())?, false),
         ];
-        let mut text = format!("session rows gap {gap} ");
+        if expected.is_some() {
+            encoded.push(Field::new("expected", DataType::Int64, false));
+        }
+        let mut text = match ending {
+            Ending::Gap(gap) => format!("session rows gap {gap} "),
+            Ending::Stated => "rows of windows with an end ".to_owned(),
+            Ending::Rows(rows) => format!("rows of windows of {rows} "),
+        };
         for data_type in key_types.iter().chain(&value_types) {
             codec::describe(data_type, &mut text);
             text.push(' ');
@@ -95,7 +126,8 @@ impl RowsLayout {
             keys,
             values,
             time,
-            gap,
+            expected,
+            ending,
             key_codec,
             value_codec,
             origins,
@@ -106,8 +138,16 @@ impl RowsLayout {
         })
     }
 
+    pub fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// How long a window waits after the time of its last row.
     pub fn gap(&self) -> i64 {
-        self.gap
+        match self.ending {
+            Ending::Gap(gap) => gap,
+            Ending::Stated | Ending::Rows(_) => 0,
+        }
     }
 
     pub fn key_width(&self) -> Option<usize> {
@@ -127,7 +167,8 @@ impl RowsLayout {
         Arc::clone(&self.output)
     }
 
-    /// Time, key and value: the form in which rows travel between an ingest task and a store.
+    /// Time, key and value, and when the window will be read, where the query says that: the form in which rows travel
+    /// between an ingest task and a store.
     pub fn encoded_schema(&self) -> SchemaRef {
         Arc::clone(&self.encoded)
     }
@@ -140,11 +181,22 @@ impl RowsLayout {
         &self.value_codec
     }
 
+    /// Whether the query says when windows will be read.
+    pub fn has_expected(&self) -> bool {
+        self.expected.is_some()
+    }
+
+    /// When the windows of a batch's rows will be read.
+    pub(crate) fn expected<'a>(&self, batch: &'a RecordBatch) -> Option<&'a Int64Array> {
+        self.expected
+            .map(|expected| batch.column(expected).as_primitive::<Int64Type>())
+    }
+
     /// The columns of the keys, the values and the time of a batch of the input schema.
     pub(crate) fn columns<'a>(
         &self,
         batch: &'a RecordBatch,
-    ) -> Result<(Vec<ArrayRef>, Vec<ArrayRef>, &'a Int64Array)> {
+    ) -> Result<(Vec<ArrayRef>, Vec<ArrayRef>, Option<&'a Int64Array>)> {
         let (given, expected) = (batch.schema(), &self.input);
         let fits = given.fields().len() == expected.fields().len()
             && given
@@ -163,7 +215,9 @@ impl RowsLayout {
                 .map(|i| Arc::clone(batch.column(*i)))
                 .collect()
         };
-        let times = batch.column(self.time).as_primitive::<Int64Type>();
+        let times = self
+            .time
+            .map(|time| batch.column(time).as_primitive::<Int64Type>());
         Ok((pick(&self.keys), pick(&self.values), times))
     }
 

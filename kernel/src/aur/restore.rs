@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::aur::layout::Ending;
 use crate::aur::log::{LogRun, Place};
 use crate::aur::store::{Extent, HeldRun, RowStore};
 use crate::error::{Error, Result};
@@ -52,7 +53,10 @@ impl RowStore {
         let mut fragments = self.fragments()?;
         fragments.sort_unstable_by_key(|f| (f.head, f.given_out, f.first));
         for of_key in fragments.chunk_by(|a, b| a.head == b.head) {
-            self.revive(of_key);
+            match self.layout.ending() {
+                Ending::Rows(rows) => self.revive_counted(of_key, i64::from(rows)),
+                Ending::Gap(_) | Ending::Stated => self.revive(of_key),
+            }
         }
         Ok(())
     }
@@ -92,6 +96,28 @@ impl RowStore {
             self.counters.read_bytes += read;
         }
         Ok(fragments)
+    }
+
+    /// The window of one key that waits for rows: the newest, as each begins when the one before it is full.
+    fn revive_counted(&mut self, fragments: &[Fragment], rows: i64) {
+        let Some(newest) = fragments.iter().max_by_key(|fragment| fragment.first) else {
+            return;
+        };
+        let (head, start) = (newest.head, newest.first - newest.first.rem_euclid(rows));
+        let session = self.sessions.get_mut(head);
+        session.start = start;
+        session.last = start + rows - 1;
+        for fragment in fragments {
+            let run = &mut self.committed[fragment.run as usize];
+            if fragment.first >= start {
+                session.rows += fragment.rows;
+                session.pieces += 1;
+                run.live.add(u64::from(fragment.bytes));
+                self.rows += u64::from(fragment.rows);
+            } else {
+                run.note_gone(fragment.place);
+            }
+        }
     }
 
     /// The open sessions of one key, from all its entries in the order in which they came.

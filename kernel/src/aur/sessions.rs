@@ -9,13 +9,20 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use hashbrown::HashTable;
 
+use crate::aur::layout::Ending;
 use crate::hash::hash_key;
 
 /// No session, buffer or such.
 pub const NONE: u32 = u32::MAX;
+/// A time at which a window will be read, where nobody knows it.
+pub const UNKNOWN: i64 = i64::MAX;
+/// Stands for the end of a window of so many rows in the order of closing.
+const UNKNOWN_END: i64 = 0;
 
 /// Buckets in the length of a gap.
 const BUCKETS_PER_GAP: i64 = 256;
+/// The length of a bucket where windows say their end.
+const STATED_GRAIN: i64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -29,7 +36,8 @@ pub enum State {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// Smallest and largest timestamp of its rows.
+    /// Smallest and largest timestamp of its rows; of a window of so many rows, the numbers of its first and last row
+    /// among all of the key.
     pub start: i64,
     pub last: i64,
     /// A further session of the same key.
@@ -40,6 +48,8 @@ pub struct Session {
     pub pieces: u32,
     /// Open: where its rows are that were read ahead. Taken: its place among those given out.
     pub mark: u32,
+    /// Of a window of so many rows: how many there are.
+    pub rows: u32,
     pub state: State,
 }
 
@@ -86,6 +96,7 @@ impl Keys {
 }
 
 pub struct Sessions {
+    ending: Ending,
     gap: i64,
     grain: i64,
     keys: Keys,
@@ -96,13 +107,25 @@ pub struct Sessions {
     queue: BTreeMap<i64, Vec<u32>>,
     queued: usize,
     open: usize,
+    /// When each session will be read, where the query says that.
+    expected: Option<Vec<i64>>,
+    /// Windows that have all their rows.
+    full: Vec<u32>,
+    /// Windows that began behind a full one and have no row yet.
+    empty: Vec<u32>,
 }
 
 impl Sessions {
-    pub fn new(gap: i64, key_width: Option<usize>) -> Self {
+    /// `expects`: whether the query says when sessions will be read.
+    pub fn new(ending: Ending, key_width: Option<usize>, expects: bool) -> Self {
+        let (gap, grain) = match ending {
+            Ending::Gap(gap) => (gap, (gap / BUCKETS_PER_GAP).max(1)),
+            Ending::Stated | Ending::Rows(_) => (0, STATED_GRAIN),
+        };
         Self {
+            ending,
             gap,
-            grain: (gap / BUCKETS_PER_GAP).max(1),
+            grain,
             keys: match key_width {
                 Some(width) => Keys::Fixed {
                     width,
@@ -119,6 +142,9 @@ impl Sessions {
             queue: BTreeMap::new(),
             queued: 0,
             open: 0,
+            expected: expects.then(Vec::new),
+            full: Vec::new(),
+            empty: Vec::new(),
         }
     }
 
@@ -134,6 +160,7 @@ impl Sessions {
     pub fn memory_bytes(&self) -> usize {
         self.keys.memory_bytes()
             + self.slots.capacity() * size_of::<Session>()
+            + self.expected.as_ref().map_or(0, Vec::capacity) * size_of::<i64>()
             + (self.free.capacity() + self.queued + self.table.capacity()) * size_of::<u32>()
             + self.table.capacity()
     }
@@ -153,10 +180,73 @@ impl Sessions {
         self.keys.get(slot)
     }
 
-    /// When the session closes if it does not grow.
+    /// When the session closes if it does not grow. Of a window of so many rows that is not known.
     #[inline]
     pub fn end(&self, slot: u32) -> i64 {
-        self.get(slot).last.saturating_add(self.gap)
+        match self.ending {
+            Ending::Rows(_) => UNKNOWN_END,
+            Ending::Gap(_) | Ending::Stated => self.get(slot).last.saturating_add(self.gap),
+        }
+    }
+
+    /// Puts a row into the key's window that is not full, or into a new one. Returns which, and the row's number among
+    /// all of the key.
+    pub fn count(&mut self, hash: u64, key: &[u8], rows: u32) -> (u32, i64) {
+        let slot = match self.first_of(hash, key) {
+            None => self.insert(hash, key, 0, i64::from(rows) - 1),
+            Some(head) => self.unfilled(head, rows),
+        };
+        let session = self.get_mut(slot);
+        let number = session.start + i64::from(session.rows);
+        session.rows += 1;
+        if session.rows == rows {
+            self.full.push(slot);
+        }
+        (slot, number)
+    }
+
+    /// The window of a key that takes its next row; where all are full, the next one begins.
+    fn unfilled(&mut self, head: u32, rows: u32) -> u32 {
+        // The newest stands right behind the head.
+        let newest = match self.get(head).next {
+            NONE => head,
+            next => next,
+        };
+        if self.get(newest).rows < rows {
+            return newest;
+        }
+        let start = self.get(newest).last + 1;
+        let key: Box<[u8]> = self.key(head).into();
+        self.chain(head, &key, start, start + i64::from(rows) - 1)
+    }
+
+    /// Takes the windows that have all their rows. The next one of each key is there then, as its number has to be kept.
+    pub fn take_full(&mut self, rows: u32) -> Vec<u32> {
+        let full = std::mem::take(&mut self.full);
+        for slot in &full {
+            let key = self.key(*slot);
+            if let Some(head) = self.first_of(hash_key(key), key) {
+                let next = self.unfilled(head, rows);
+                if self.get(next).rows == 0 && self.get(next).pieces == 0 {
+                    self.empty.push(next);
+                }
+            }
+            self.get_mut(*slot).state = State::Taken;
+        }
+        self.empty.sort_unstable();
+        self.empty.dedup();
+        self.open -= full.len();
+        full
+    }
+
+    /// Windows without rows that no index entry tells of yet.
+    pub fn empty(&self) -> &[u32] {
+        &self.empty
+    }
+
+    /// All of them have index entries now.
+    pub fn clear_empty(&mut self) {
+        self.empty.clear();
     }
 
     /// The first session of the key.
@@ -281,6 +371,7 @@ impl Sessions {
             buffer: NONE,
             pieces: 0,
             mark: NONE,
+            rows: 0,
             state: State::Open,
         };
         let slot = match self.free.pop() {
@@ -295,7 +386,44 @@ impl Sessions {
         };
         self.keys.set(slot, key);
         self.open += 1;
+        if let Some(expected) = &mut self.expected {
+            if expected.len() <= slot as usize {
+                expected.resize(slot as usize + 1, UNKNOWN);
+            }
+            expected[slot as usize] = UNKNOWN;
+        }
         slot
+    }
+
+    /// What the newest row says of when its session will be read.
+    #[inline]
+    pub fn expect(&mut self, slot: u32, time: i64) {
+        if let Some(expected) = &mut self.expected {
+            expected[slot as usize] = time;
+        }
+    }
+
+    /// When the session will be read, as far as that is known.
+    fn next_read(&self, slot: u32, expected: &[i64]) -> i64 {
+        match (expected[slot as usize], self.ending) {
+            (UNKNOWN, Ending::Gap(_) | Ending::Stated) => self.end(slot),
+            (time, _) => time,
+        }
+    }
+
+    /// The sessions that will be read next by what the query says, at most `count`, without those of which nothing is
+    /// known.
+    fn nearest_expected(&self, expected: &[i64], count: usize) -> Vec<u32> {
+        let mut known: Vec<(i64, u32)> = (0..self.slots.len() as u32)
+            .filter(|slot| self.get(*slot).state == State::Open && self.get(*slot).pieces > 0)
+            .map(|slot| (self.next_read(slot, expected), slot))
+            .filter(|(time, _)| *time != UNKNOWN)
+            .collect();
+        if count < known.len() {
+            known.select_nth_unstable(count);
+            known.truncate(count);
+        }
+        known.into_iter().map(|(_, slot)| slot).collect()
     }
 
     /// Slots are numbered by u32, of which the largest means none.
@@ -347,8 +475,11 @@ impl Sessions {
         due
     }
 
-    /// The sessions that close next, at most `count`.
+    /// The sessions that close next, or will be read next by what the query says, at most `count`.
     pub fn nearest(&mut self, count: usize) -> Vec<u32> {
+        if let Some(expected) = &self.expected {
+            return self.nearest_expected(expected, count);
+        }
         let mut chosen: Vec<u32> = Vec::new();
         let mut from = Unbounded;
         while chosen.len() < count {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch};
 
 use crate::aur::layout::RowsLayout;
+use crate::aur::sessions::UNKNOWN;
 use crate::encoded::ByteColumn;
 use crate::error::Result;
 use crate::hash::hash_key;
@@ -14,6 +15,8 @@ struct Part {
     times: Vec<i64>,
     keys: ByteColumn,
     values: ByteColumn,
+    /// Where the query says when windows will be read.
+    expected: Vec<i64>,
 }
 
 pub struct RowSorter {
@@ -64,6 +67,7 @@ impl RowSorter {
     pub fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let layout = Arc::clone(&self.layout);
         let (keys, values, times) = layout.columns(batch)?;
+        let expected = layout.expected(batch);
         self.rows += batch.num_rows() as u64;
         let encode = |columns: &[ArrayRef], codec: &crate::codec::RowCodec| match columns.is_empty()
         {
@@ -73,10 +77,12 @@ impl RowSorter {
         let keys = encode(&keys, layout.key_codec())?;
         let values = encode(&values, layout.value_codec())?;
         for row in 0..batch.num_rows() {
-            if times.is_null(row) {
-                continue;
-            }
-            let time = times.value(row);
+            let time = match times {
+                Some(times) if times.is_null(row) => continue,
+                Some(times) => times.value(row),
+                // Its place among the rows of its key says where it belongs.
+                None => 0,
+            };
             let end = time.saturating_add(layout.gap());
             if self.late_before.is_some_and(|before| end <= before) {
                 self.late_rows += 1;
@@ -86,12 +92,16 @@ impl RowSorter {
             let key = key.as_ref().map_or(&[][..], |row| row.data());
             let value = values.as_ref().map(|rows| rows.row(row));
             let value = value.as_ref().map_or(&[][..], |row| row.data());
-            self.keep(time, key, value);
+            let expected = expected.map(|times| match times.is_valid(row) {
+                true => times.value(row),
+                false => UNKNOWN,
+            });
+            self.keep(time, key, value, expected);
         }
         Ok(())
     }
 
-    fn keep(&mut self, time: i64, key: &[u8], value: &[u8]) {
+    fn keep(&mut self, time: i64, key: &[u8], value: &[u8], expected: Option<i64>) {
         let shard = self.shards.of(hash_key(key));
         let open = &mut self.open[shard];
         if !open.keys.has_room(key.len()) || !open.values.has_room(value.len()) {
@@ -102,6 +112,7 @@ impl RowSorter {
         open.times.push(time);
         open.keys.push(key);
         open.values.push(value);
+        open.expected.extend(expected);
         self.memory_bytes += size_of::<i64>() + key.len() + value.len();
     }
 
@@ -117,11 +128,14 @@ impl RowSorter {
         parts
             .into_iter()
             .map(|(shard, part)| {
-                let columns: Vec<ArrayRef> = vec![
+                let mut columns: Vec<ArrayRef> = vec![
                     Arc::new(Int64Array::from(part.times)),
                     part.keys.finish()?,
                     part.values.finish()?,
                 ];
+                if self.layout.has_expected() {
+                    columns.push(Arc::new(Int64Array::from(part.expected)));
+                }
                 let batch = RecordBatch::try_new(self.layout.encoded_schema(), columns)?;
                 Ok((shard, batch))
             })
@@ -134,5 +148,6 @@ fn part(layout: &RowsLayout) -> Part {
         times: Vec::new(),
         keys: ByteColumn::new(layout.key_width()),
         values: ByteColumn::new(layout.value_width()),
+        expected: Vec::new(),
     }
 }

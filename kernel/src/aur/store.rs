@@ -12,7 +12,7 @@ use arrow_schema::DataType;
 
 use crate::aur::ahead::Ahead;
 use crate::aur::buffer::Buffer;
-use crate::aur::layout::RowsLayout;
+use crate::aur::layout::{Ending, RowsLayout};
 use crate::aur::log::{LogRun, Place};
 use crate::aur::log_format::{Entry, data_checksum, put};
 use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
@@ -159,7 +159,7 @@ impl RowStore {
         Ok(Self {
             range: HashRange::of_buckets(first_bucket, end_bucket)?,
             memory_limit,
-            sessions: Sessions::new(layout.gap(), layout.key_width()),
+            sessions: Sessions::new(layout.ending(), layout.key_width(), layout.has_expected()),
             buffer: Buffer::new(layout.value_width()),
             committed: Vec::new(),
             pending: Vec::new(),
@@ -214,12 +214,26 @@ impl RowStore {
         self.changed = true;
         let times = batch.column(0).as_primitive::<Int64Type>().values();
         let (keys, values) = (Bytes::of(batch.column(1)), Bytes::of(batch.column(2)));
+        let expected = batch
+            .columns()
+            .get(3)
+            .map(|column| column.as_primitive::<Int64Type>().values());
         let mut absorbed = Vec::new();
         for (row, time) in times.iter().enumerate() {
             let key = keys.row(row);
             let hash = hash_key(key);
             if !self.range.holds(hash) {
                 return Err(Error::invalid("a row does not belong to this shard"));
+            }
+            if let Ending::Rows(most) = self.layout.ending() {
+                let (slot, number) = self.sessions.count(hash, key, most);
+                let buffer = self.sessions.get(slot).buffer;
+                let buffer = self.buffer.append(buffer, slot, number, values.row(row));
+                self.sessions.get_mut(slot).buffer = buffer;
+                if let Some(expected) = expected {
+                    self.sessions.expect(slot, expected[row]);
+                }
+                continue;
             }
             if time.saturating_add(self.layout.gap()) <= self.given_out {
                 return Err(Error::invalid(
@@ -228,7 +242,9 @@ impl RowStore {
             }
             absorbed.clear();
             let slot = self.sessions.add(hash, key, *time, &mut absorbed);
-            self.forget_ahead(slot);
+            if let Ending::Gap(_) = self.layout.ending() {
+                self.forget_ahead(slot);
+            }
             let mut buffer = self.sessions.get(slot).buffer;
             for gone in &absorbed {
                 self.forget_ahead(*gone);
@@ -237,12 +253,15 @@ impl RowStore {
             }
             let buffer = self.buffer.append(buffer, slot, *time, values.row(row));
             self.sessions.get_mut(slot).buffer = buffer;
+            if let Some(expected) = expected {
+                self.sessions.expect(slot, expected[row]);
+            }
         }
         self.rows += times.len() as u64;
         Ok(())
     }
 
-    /// The session grew: what was read ahead of it is not all of it any more.
+    /// The session grew, so that it closes later, or has rows in files that were not read ahead.
     fn forget_ahead(&mut self, slot: u32) {
         let session = self.sessions.get_mut(slot);
         if session.mark != NONE {
@@ -262,10 +281,12 @@ impl RowStore {
         self.check_attached()?;
         let waiting = |slot: u32| self.sessions.get(slot).state == State::Open;
         let windows = self.buffer.windows().iter().enumerate();
-        let mut order: Vec<(i64, u32)> = windows
+        let mut order: Vec<(i64, u32, u32)> = windows
             .filter(|(_, window)| window.rows > 0 && waiting(window.slot))
-            .map(|(i, window)| (self.sessions.end(window.slot), i as u32))
+            .map(|(i, window)| (self.sessions.end(window.slot), i as u32, window.slot))
             .collect();
+        let empty = self.sessions.empty().iter();
+        order.extend(empty.map(|slot| (self.sessions.end(*slot), NONE, *slot)));
         if order.is_empty() && (!self.unrecorded || self.sessions.is_empty()) {
             self.buffer.clear();
             return Ok(None);
@@ -277,38 +298,49 @@ impl RowStore {
         let mut bytes = Vec::new();
         let mut offset = Started::data_offset();
         let fixed = self.layout.value_width().is_some();
-        for (end, buffer) in &order {
-            let window = self.buffer.window(*buffer);
+        for (end, buffer, slot) in &order {
             bytes.clear();
-            self.buffer.each_row(*buffer, |row| {
-                if !fixed {
-                    put(&mut bytes, row.len() as u64);
+            let (first, last, rows) = match *buffer {
+                NONE => {
+                    let start = self.sessions.get(*slot).start;
+                    (start, start, 0)
                 }
-                bytes.extend_from_slice(row);
-            });
+                buffer => {
+                    self.buffer.each_row(buffer, |row| {
+                        if !fixed {
+                            put(&mut bytes, row.len() as u64);
+                        }
+                        bytes.extend_from_slice(row);
+                    });
+                    let window = self.buffer.window(buffer);
+                    (window.first, window.last, window.rows)
+                }
+            };
             let length = u32::try_from(bytes.len())
                 .map_err(|_| Error::invalid("more than 4 GiB of one session in one flush"))?;
             let entry = Entry {
-                first: window.first,
-                last: window.last,
+                first,
+                last,
                 given_out: self.given_out_before,
                 offset,
                 length,
-                rows: window.rows,
+                rows,
                 checksum: data_checksum(&bytes),
             };
-            index.push(*end, &entry, self.sessions.key(window.slot));
+            index.push(*end, &entry, self.sessions.key(*slot));
             writer.write(&bytes)?;
             offset += u64::from(length);
             live.add(u64::from(length));
         }
         let extent = index.finish(writer, started, self.given_out)?;
         // Only now, when all is written.
-        for (_, buffer) in &order {
-            let session = self.sessions.get_mut(self.buffer.window(*buffer).slot);
+        for (_, _, slot) in &order {
+            self.forget_ahead(*slot);
+            let session = self.sessions.get_mut(*slot);
             session.buffer = NONE;
             session.pieces += 1;
         }
+        self.sessions.clear_empty();
         self.version += 1;
         self.buffer.clear();
         self.unrecorded = false;
@@ -343,7 +375,8 @@ impl RowStore {
     /// Which of the committed runs the state needs as the running batch leaves it.
     pub fn runs_in_use(&self) -> Vec<bool> {
         // One has to say up to when sessions were given out, even if all its rows are gone.
-        let newest = match self.pending.is_empty() && !self.sessions.is_empty() {
+        let by_time = !matches!(self.layout.ending(), Ending::Rows(_));
+        let newest = match by_time && self.pending.is_empty() && !self.sessions.is_empty() {
             true => self.committed.iter().map(|run| run.log.given_out()).max(),
             false => None,
         };
@@ -367,7 +400,8 @@ impl RowStore {
         }
         let used = self.runs_in_use();
         self.version += 1;
-        for slot in std::mem::take(&mut self.taken) {
+        // The newest of a key first: they stand before the others in its chain.
+        for slot in std::mem::take(&mut self.taken).into_iter().rev() {
             self.sessions.remove(slot);
         }
         let mut used = used.into_iter();
@@ -422,7 +456,8 @@ impl RowStore {
 
     /// Empties what is in memory, for `load`.
     pub(crate) fn reset(&mut self) {
-        self.sessions = Sessions::new(self.layout.gap(), self.layout.key_width());
+        let layout = &self.layout;
+        self.sessions = Sessions::new(layout.ending(), layout.key_width(), layout.has_expected());
         self.buffer = Buffer::new(self.layout.value_width());
         self.ahead = Ahead::default();
         self.taken.clear();

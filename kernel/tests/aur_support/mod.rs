@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use _kernel::aur::layout::RowsLayout;
+use _kernel::aur::layout::{Ending, RowsLayout};
 use _kernel::aur::log::LogRun;
 use _kernel::aur::log_writer::LogExtent;
 use _kernel::aur::rewrite::maintain;
@@ -33,7 +33,7 @@ pub enum Shape {
     Texts,
 }
 
-pub fn layout(shape: Shape) -> Arc<RowsLayout> {
+pub fn layout(shape: Shape, ending: Ending, expected: Option<usize>) -> Arc<RowsLayout> {
     let kind = match shape {
         Shape::Numbers => DataType::Int64,
         Shape::Texts => DataType::Utf8,
@@ -43,7 +43,8 @@ pub fn layout(shape: Shape) -> Arc<RowsLayout> {
         Field::new("v", kind, true),
         Field::new("t", DataType::Int64, true),
     ]);
-    Arc::new(RowsLayout::new(Arc::new(schema), vec![0], &[0, 1], 2, GAP).unwrap())
+    let time = (!matches!(ending, Ending::Rows(_))).then_some(2);
+    Arc::new(RowsLayout::new(Arc::new(schema), vec![0], &[0, 1], time, expected, ending).unwrap())
 }
 
 pub fn input(shape: Shape, rows: &[Row]) -> RecordBatch {
@@ -96,11 +97,18 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(shape: Shape, memory: usize) -> Self {
+        Self::ending(shape, Ending::Gap(GAP), memory)
+    }
+
+    pub fn ending(shape: Shape, ending: Ending, memory: usize) -> Self {
+        Self::of(shape, layout(shape, ending, None), memory)
+    }
+
+    pub fn of(shape: Shape, layout: Arc<RowsLayout>, memory: usize) -> Self {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("aur-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let layout = layout(shape);
         let store = RowStore::new(Arc::clone(&layout), 0, BUCKETS, memory).unwrap();
         Self {
             shape,

@@ -13,6 +13,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
     Column,
+    CountWindows,
     DedupSpec,
     GroupRowsSpec,
     JoinSpec,
@@ -83,7 +84,7 @@ _KINDS: dict[type, str] = {
     AggregateSpec: "merged aggregates",
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
-    SessionRowsSpec: "the rows of sessions",
+    SessionRowsSpec: "the rows of sessions, custom or count windows",
     GroupRowsSpec: "the rows of groups",
     JoinSpec: "the rows of a join",
 }
@@ -152,22 +153,21 @@ def _input_types(spec: AggregateSpec, aggregate: Aggregate) -> str:
 
 
 def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
+    same = False
     match old, new:
         case Panes(), Panes():
-            if (old.size_us, old.slide_us, old.offset_us) == (new.size_us, new.slide_us, new.offset_us):
-                return []
+            same = (old.size_us, old.slide_us, old.offset_us) == (new.size_us, new.slide_us, new.offset_us)
         case KeyedTime(), KeyedTime():
-            if (old.slice_us, old.key) == (new.slice_us, new.key):
-                return []
+            same = (old.slice_us, old.key) == (new.slice_us, new.key)
         case Sessions(), Sessions():
-            if (old.gap_us, old.timer_us) == (new.gap_us, new.timer_us):
-                return []
+            same = (old.gap_us, old.timer_us) == (new.gap_us, new.timer_us)
+        case CountWindows(), CountWindows():
+            same = old.rows == new.rows
         case JoinTime(), JoinTime():
-            if old == new:
-                return []
+            same = old == new
         case None, None:
-            return []
-    return [f"{_time_text(old)}, {_time_text(new, now=True)}"]
+            same = True
+    return [] if same else [f"{_time_text(old)}, {_time_text(new, now=True)}"]
 
 
 def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
@@ -176,24 +176,27 @@ def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
         case Panes():
             size, slide, offset = (_duration(us) for us in (time.size_us, time.slide_us, time.offset_us))
             text = f"windows '{time.window.name}' {be} {size} long, every {slide}"
-            return text + (f" from {offset}" if time.offset_us else "")
+            text += f" from {offset}" if time.offset_us else ""
         case KeyedTime():
-            return f"groups {be} expiring by '{time.key.name}' {time.key.type}"
+            text = f"groups {be} expiring by '{time.key.name}' {time.key.type}"
         case Sessions(timer_us=0):
-            return f"sessions '{time.window.name}' {be} never over"
+            text = f"sessions '{time.window.name}' {be} never over"
         case Sessions():
             gap = (
                 "a time that each row gives"
                 if time.gap_us is None
                 else f"{_duration(time.gap_us)} without a row"
             )
-            return f"sessions '{time.window.name}' {be} over after {gap}"
+            text = f"sessions '{time.window.name}' {be} over after {gap}"
+        case CountWindows():
+            text = f"windows '{time.window.name}' {be} full with {_counted(time.rows, 'row')}"
         case JoinTime():
             sides = zip(("left", "right"), time.offsets_us, strict=True)
             kept = [f"{side} {_kept_for(offset)}" for side, offset in sides]
-            return f"rows {be} kept {' and '.join(kept)}"
+            text = f"rows {be} kept {' and '.join(kept)}"
         case None:
-            return f"groups {keep}"
+            text = f"groups {keep}"
+    return text
 
 
 def _kept_for(offset_us: int | None) -> str:

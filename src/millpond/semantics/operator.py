@@ -16,6 +16,7 @@ __all__ = [
     "AggregateOp",
     "AggregateSpec",
     "Column",
+    "CountWindows",
     "DedupSpec",
     "Forgetting",
     "GroupRowsSpec",
@@ -133,6 +134,16 @@ class Sessions(msgspec.Struct, frozen=True, tag="sessions"):
     """Whether a watermark follows the window column. Without one no row is late."""
 
 
+class CountWindows(msgspec.Struct, frozen=True, tag="counts"):
+    """Windows that end with their rows, not with time: each takes so many of a key, in the order in which they come.
+    Merged groups are emitted with the number of their window right behind the keys."""
+
+    rows: int
+    """How many rows make a window."""
+    window: Column
+    """The window column of the query."""
+
+
 class JoinTime(msgspec.Struct, frozen=True, tag="join"):
     """Rows of a join that are late by their side's event time, and are forgotten when they can find no partner any
     more: where that can be known, the watermark plus the side's offset has reached their event time."""
@@ -143,7 +154,7 @@ class JoinTime(msgspec.Struct, frozen=True, tag="join"):
     """Rows that can be forgotten within one interval of this length share files."""
 
 
-TimeSpec = Panes | KeyedTime | Sessions | JoinTime
+TimeSpec = Panes | KeyedTime | Sessions | CountWindows | JoinTime
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +162,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     keys: tuple[Column, ...]
-    """The group keys, windows of `Panes` and `Sessions` left out."""
+    """The group keys, windows of `Panes`, `Sessions` and `CountWindows` left out."""
     time: TimeSpec | None
     """None: what is kept never expires."""
     input_ipc: bytes
@@ -162,7 +173,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drops_late_rows(self) -> bool:
-        return self.time.followed if isinstance(self.time, Sessions) else self.time is not None
+        match self.time:
+            case Sessions():
+                return self.time.followed
+            case CountWindows() | None:
+                return False
+        return True
 
     @property
     def input_schema(self) -> pa.Schema:
@@ -268,10 +284,11 @@ class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
 
 
 class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
-    """Rows that are kept as they are until their session ends; its gap is the same for all rows. It emits the kept
-    columns."""
+    """Rows that are kept as they are until their session ends, whose gap is the same for all rows; until the end of
+    the window that is one of their keys; or until their window has all its rows. It emits the kept columns, then
+    start and end of the session or the number of the count window."""
 
-    time: Sessions
+    time: Sessions | KeyedTime | CountWindows
     key_columns: tuple[int, ...]
     """Positions of the keys in the input schema."""
     kept_columns: tuple[int, ...]
@@ -280,6 +297,9 @@ class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
     """What is kept as the query names it; for messages and comparison."""
     purpose: str
     """What is computed on the rows."""
+    next_read: int | None = None
+    """Position of the time (int64 microseconds, may be null) at which the row's window will be read, where the query
+    predicts that. It decides what is read ahead and nothing else."""
 
     @property
     def defers(self) -> bool:

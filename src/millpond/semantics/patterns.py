@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from millpond.semantics.operator import (
     AggregateSpec,
+    CountWindows,
     DedupSpec,
     GroupRowsSpec,
     JoinSpec,
+    KeyedTime,
     OperatorSpec,
     SessionRowsSpec,
     Sessions,
@@ -35,7 +37,13 @@ class Choice(NamedTuple):
 def choice(spec: OperatorSpec) -> Choice:
     match spec:
         case AggregateSpec():
-            kept = "a key's sessions are" if isinstance(spec.time, Sessions) else "a group is"
+            match spec.time:
+                case Sessions():
+                    kept = "a key's sessions are"
+                case CountWindows():
+                    kept = "a key's open window is"
+                case _:
+                    kept = "a group is"
             return Choice(
                 AccessPattern.RMW, f"{_merged(spec)} can be merged, so {kept} one value that rows change"
             )
@@ -53,16 +61,24 @@ def choice(spec: OperatorSpec) -> Choice:
                 "those of the groups that it touched again, in complete mode all of them",
             )
         case SessionRowsSpec():
-            return Choice(
-                AccessPattern.AUR,
-                f"{spec.purpose} needs all rows of a session, and each key's ends at a time of its own",
-            )
+            return Choice(AccessPattern.AUR, f"{spec.purpose} needs all rows of a {_unaligned(spec)}")
         case JoinSpec():
             bounds = "within bounds of time" if spec.defers else "of any time"
             return Choice(
                 AccessPattern.RANGE,
                 f"rows are joined to those of the other stream with the same key, {bounds}",
             )
+
+
+def _unaligned(spec: SessionRowsSpec) -> str:
+    match spec.time:
+        case Sessions():
+            return "session, and each key's ends at a time of its own"
+        case KeyedTime():
+            return "window, and a window function gives each key windows of its own"
+        case CountWindows():
+            known = "only next_read tells when" if spec.next_read is not None else "nothing tells when"
+            return f"window, and a key's is full after so many rows: {known} that will be"
 
 
 def _merged(spec: AggregateSpec) -> str:

@@ -15,6 +15,7 @@ from millpond.semantics.operator import (
     Aggregate,
     AggregateOp,
     AggregateSpec,
+    CountWindows,
     KeyedTime,
     OperatorSpec,
     Panes,
@@ -65,8 +66,9 @@ def precombined(spec: OperatorSpec, *, ansi: bool) -> Precombined | None:
 
     `ansi`: whether Spark's own sums fail on an overflow in this session, as `sum_int` does.
     """
-    # Rows of one session seldom begin at the same moment, so that Spark would find nothing to combine.
-    if not isinstance(spec, AggregateSpec) or isinstance(spec.time, Sessions):
+    # Rows of one session seldom begin at the same moment, so that Spark would find nothing to combine, and a window
+    # that ends with a row has to see each.
+    if not isinstance(spec, AggregateSpec) or isinstance(spec.time, Sessions | CountWindows):
         return None
     other_overflow = "sum_int_wrapping" if ansi else "sum_int"
     if any(aggregate.op not in _FUNCTIONS or aggregate.op == other_overflow for aggregate in spec.aggregates):

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from millpond.errors import InvalidQuery
+from millpond.hints import Hint
 from millpond.semantics.operator import OutputMode
 from millpond.spark.aggregates import is_mergeable
+from millpond.spark.count_windows import CountRowsDraft
+from millpond.spark.custom_windows import CustomRowsDraft
 from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
+from millpond.spark.hinted import hint_of
 from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
@@ -19,7 +24,13 @@ from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
 from millpond.spark.top import marked_top
 from millpond.spark.window_rows import GroupRowsDraft, WindowRowsDraft, window_join
-from millpond.spark.windows import is_session_window, watermarked_key
+from millpond.spark.windows import (
+    CountForm,
+    count_form,
+    is_custom_window,
+    is_session_window,
+    watermarked_key,
+)
 
 __all__ = ["Draft", "draft_of", "drafts_of_join"]
 
@@ -46,29 +57,98 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
     """The operator for a node with one stream below it; None: Spark keeps no state for it."""
     name = kind(node)
     if name == "Aggregate":
-        return _draft_of_aggregate(catalyst, node, output_mode)
+        return _aggregate_draft(catalyst, node, output_mode)
     if name in DEDUPLICATING:
         return DedupDraft(catalyst, node)
-    if name in _GROUP_FUNCTIONS and output_mode == "append":
-        grouping = items(node.groupingAttributes())
-        if _in_windows(grouping):
-            return WindowRowsDraft(catalyst, node, grouping, None, _GROUP_FUNCTIONS[name])
+    if name in _GROUP_FUNCTIONS:
+        return _function_draft(catalyst, node, output_mode)
     return None
 
 
-def _draft_of_aggregate(catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode) -> Draft:
-    if _all_mergeable(catalyst, aggregate):
-        return AggregateDraft(catalyst, aggregate, output_mode)
-    purpose = _functions(catalyst, aggregate)
+def _aggregate_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> Draft:
+    grouping = items(node.groupingExpressions())
+    counted = count_form(grouping, node.child())
+    if counted is not None and output_mode == "complete":
+        raise InvalidQuery(
+            f"{counted.window.name()}: full windows are not kept, so that they can't be given out again with "
+            "every batch: use outputMode('append') or outputMode('update')"
+        )
+    hint = hint_of(node)
+    if _all_mergeable(catalyst, node) and not _rows_are_asked_for(catalyst, node, hint, output_mode):
+        return AggregateDraft(catalyst, node, output_mode)
+    used, purpose = [*grouping, *items(node.aggregateExpressions())], _functions(catalyst, node)
+    if counted is not None:
+        return _count_rows_draft(catalyst, node, grouping, used, purpose, hint, counted, output_mode)
     if output_mode != "append":
-        return GroupRowsDraft(catalyst, aggregate, output_mode, purpose)
-    if is_gathered(catalyst, aggregate):
-        return GatheredRowsDraft(catalyst, aggregate, purpose)
-    grouping = items(aggregate.groupingExpressions())
+        return GroupRowsDraft(catalyst, node, output_mode, purpose)
+    if hint == Hint() and not any(map(is_custom_window, grouping)) and is_gathered(catalyst, node):
+        return GatheredRowsDraft(catalyst, node, purpose)
     if any(is_session_window(key) for key in grouping):
-        return SessionRowsDraft(catalyst, aggregate, purpose)
-    columns = [*grouping, *items(aggregate.aggregateExpressions())]
-    return WindowRowsDraft(catalyst, aggregate, grouping, columns, purpose)
+        return SessionRowsDraft(catalyst, node, purpose, hint)
+    return _window_rows_draft(catalyst, node, grouping, used, purpose, hint)
+
+
+def _rows_are_asked_for(catalyst: Catalyst, node: JavaObject, hint: Hint, output_mode: OutputMode) -> bool:
+    """Whether a hint wants the rows kept of an aggregate that can be merged, and that would do."""
+    if hint.pattern not in ("append_aligned", "append_unaligned") or output_mode != "append":
+        return False
+    if any(map(marked_top, items(node.aggregateExpressions()))):
+        return False
+    grouping = items(node.groupingExpressions())
+    return (
+        _in_windows(grouping)
+        or count_form(grouping, node.child()) is not None
+        or SessionRowsDraft.would_do(catalyst, node)
+    )
+
+
+def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> Draft | None:
+    grouping, purpose = items(node.groupingAttributes()), _GROUP_FUNCTIONS[kind(node)]
+    hint = hint_of(node)
+    counted = count_form(grouping, node.child())
+    if counted is not None:
+        return _count_rows_draft(catalyst, node, grouping, None, purpose, hint, counted, output_mode)
+    if output_mode == "append" and _in_windows(grouping):
+        return _window_rows_draft(catalyst, node, grouping, None, purpose, hint)
+    custom = next(filter(is_custom_window, grouping), None)
+    if custom is not None:
+        raise InvalidQuery(
+            f"{purpose} needs all rows of {custom.name()}, so that its result comes when the window has ended: use "
+            "outputMode('append') and withWatermark(...) on the time that the window is made of"
+        )
+    return None
+
+
+def _window_rows_draft(
+    catalyst: Catalyst,
+    node: JavaObject,
+    grouping: list[JavaObject],
+    used: list[JavaObject] | None,
+    purpose: str,
+    hint: Hint,
+) -> Draft:
+    timed = watermarked_key(grouping)
+    if timed is not None and is_custom_window(timed) and hint.pattern != "append_aligned":
+        return CustomRowsDraft(catalyst, node, grouping, used, purpose, hint)
+    return WindowRowsDraft(catalyst, node, grouping, used, purpose)
+
+
+def _count_rows_draft(
+    catalyst: Catalyst,
+    node: JavaObject,
+    grouping: list[JavaObject],
+    used: list[JavaObject] | None,
+    purpose: str,
+    hint: Hint,
+    form: CountForm,
+    output_mode: OutputMode,
+) -> Draft:
+    if output_mode != "append":
+        raise InvalidQuery(
+            f"{purpose} needs all rows of {form.window.name()}, so that its result comes when the window is full: "
+            "use outputMode('append')"
+        )
+    return CountRowsDraft(catalyst, node, grouping, used, purpose, hint, form)
 
 
 def drafts_of_join(
@@ -94,11 +174,11 @@ def _all_mergeable(catalyst: Catalyst, aggregate: JavaObject) -> bool:
 
 
 def _functions(catalyst: Catalyst, aggregate: JavaObject) -> str:
-    """Those that can't be merged, by their names."""
+    """Those that can't be merged, by their names; where all can, all of them."""
     functions = [
         found.aggregateFunction()
         for expression in items(aggregate.aggregateExpressions())
         for found in aggregate_expressions(expression)
     ]
     unmerged = [function for function in functions if not is_mergeable(catalyst, function)]
-    return ", ".join(dict.fromkeys(str(function.prettyName()) for function in unmerged))
+    return ", ".join(dict.fromkeys(str(function.prettyName()) for function in unmerged or functions))

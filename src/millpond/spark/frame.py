@@ -11,9 +11,12 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.group import GroupedData
+from pyspark.sql.types import StructType
 
 from millpond.errors import InvalidQuery
 from millpond.spark import top
+from millpond.spark.hinted import hinted_schema
+from millpond.spark.own_windows import OwnWindowGroups, own_window
 from millpond.spark.writer import StreamWriter
 
 __all__ = ["StreamFrame", "StreamGroups", "stream"]
@@ -52,6 +55,16 @@ class StreamFrame:
         """The DataFrame underneath."""
         return self._frame
 
+    def groupBy(self, *cols: Any) -> StreamGroups:
+        """Groups for aggregates. Beside what Spark's own takes, a key may be a window that Spark lacks."""
+        keys = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list) else list(cols)
+        window = own_window(keys)
+        if window is not None:
+            return StreamGroups(OwnWindowGroups(self._frame, keys, window))
+        return StreamGroups(self._frame.groupBy(*keys))
+
+    groupby = groupBy
+
     def __getattr__(self, name: str) -> Any:
         return _wrapping(getattr(self._frame, name))
 
@@ -71,7 +84,7 @@ class StreamFrame:
 class StreamGroups:
     """What `groupBy` on a wrapped stream gives; its aggregates give wrapped streams."""
 
-    def __init__(self, groups: GroupedData) -> None:
+    def __init__(self, groups: GroupedData | OwnWindowGroups) -> None:
         self._groups = groups
 
     def top(self, n: int, by: str | Column | Sequence[str | Column]) -> StreamFrame:
@@ -82,14 +95,35 @@ class StreamGroups:
         mode a batch gives out all `n` rows of each group that had a row in it; a row replaces the one given out
         before with the same keys and rank. In append mode the groups need a window and a watermark.
         """
-        return StreamFrame(top.top(self._groups, n, by))
+        return self._aggregated(lambda groups: top.top(groups, n, by))
 
     def latest(self, by: str | Column | Sequence[str | Column]) -> StreamFrame:
         """The row of each group with the largest `by`, as `top(1, by)` without the rank."""
-        return StreamFrame(top.latest(self._groups, by))
+        return self._aggregated(lambda groups: top.latest(groups, by))
+
+    def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> StreamFrame:
+        """As Spark's own; the function may have a hint."""
+        return StreamFrame(self._for_functions().applyInPandas(func, hinted_schema(func, schema)))
+
+    def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> StreamFrame:
+        """As Spark's own; the function may have a hint."""
+        return StreamFrame(self._for_functions().applyInArrow(func, hinted_schema(func, schema)))
+
+    def _for_functions(self) -> GroupedData:
+        return self._groups.for_functions() if isinstance(self._groups, OwnWindowGroups) else self._groups
+
+    def _aggregated(self, method: Callable[[GroupedData], DataFrame]) -> StreamFrame:
+        if isinstance(self._groups, OwnWindowGroups):
+            return StreamFrame(self._groups.aggregated(method))
+        return StreamFrame(method(self._groups))
 
     def __getattr__(self, name: str) -> Any:
-        return _wrapping(getattr(self._groups, name))
+        groups = self._groups
+        if isinstance(groups, GroupedData):
+            return _wrapping(getattr(groups, name))
+        if name.startswith("_") or not hasattr(GroupedData, name):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self._aggregated(lambda plain: getattr(plain, name)(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"Stream{self._groups!r}"

@@ -24,6 +24,7 @@ from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
 from millpond.spark.operators import (
     AggregateBuilder,
     AggregateDraft,
+    Form,
     Operator,
     Slot,
     aggregate_expressions,
@@ -32,7 +33,7 @@ from millpond.spark.operators import (
     with_window,
 )
 from millpond.spark.schemas import ArrowSettings, struct_of
-from millpond.spark.windows import SessionForm, WindowForm, session_form, watermarked_key
+from millpond.spark.windows import CountForm, SessionForm, WindowForm, session_form, watermarked_key
 
 __all__ = ["GatheredRowsDraft", "is_gathered"]
 
@@ -134,9 +135,9 @@ class _Builder(AggregateBuilder):
         keys: list[Column],
         results: list[JavaObject],
         time: TimeSpec | None,
-        form: WindowForm | SessionForm | None,
+        form: Form | None,
     ) -> Operator:
-        assert time is not None
+        assert time is not None and not isinstance(form, CountForm)
         values = sorted({gathered.column for gathered in self._gathered} - set(range(len(keys))))
         kept = [*range(len(keys)), *values]
         slots, window = self._key_slots + self._value_slots, None

@@ -6,11 +6,13 @@ How many rows a batch has is not known before it is read; the batch before it te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
-from pyspark.errors import ArithmeticException
+from pyspark.errors import ArithmeticException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OperatorSpec
 from millpond.service.messages import BatchTry, Endpoint, Receipt
 from millpond.settings import Settings
@@ -30,6 +32,9 @@ __all__ = ["Ingester", "arithmetic_error"]
 
 _DRIVER = -1
 """The driver in the place of a task and its attempt; Spark's numbers begin at 0."""
+
+_REFUSED = re.compile(r"millpond\.errors\.InvalidQuery: (.*)")
+"""What a task says when a function of the query gave what can't be used."""
 
 
 class Ingester:
@@ -123,11 +128,18 @@ class Ingester:
         self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None
     ) -> list[tuple[int, Receipt]]:
         order = IngestOrder(self._endpoint(), at, self._shard_starts, feeds)
-        if rows is not None and rows <= self._settings.local_ingest_rows:
-            done = [self._through_driver(frame, order)]
-        else:
-            tasks = frame.mapInArrow(ingest_task(order), RECEIPTS_SCHEMA).collect()
-            done = [read_receipts(row[0]) for row in tasks]
+        try:
+            if rows is not None and rows <= self._settings.local_ingest_rows:
+                done = [self._through_driver(frame, order)]
+            else:
+                tasks = frame.mapInArrow(ingest_task(order), RECEIPTS_SCHEMA).collect()
+                done = [read_receipts(row[0]) for row in tasks]
+        except PythonException as error:
+            refused = _REFUSED.search(str(error))
+            if refused is None:
+                raise
+            operators = ", ".join(dict.fromkeys(feed.spec.name for feed in feeds))
+            raise InvalidQuery(f"{operators}, batch {at.batch}: {refused[1]}") from error
         receipts = [pair for task in done for pair in task.receipts]
         overflow = next((receipt.overflow for _, receipt in receipts if receipt.overflow), None)
         if overflow is not None:

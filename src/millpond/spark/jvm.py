@@ -280,6 +280,10 @@ class Catalyst:
     def in_one_task(self, plan: JavaObject) -> JavaObject:
         return self._repartition(1, False, plan)
 
+    def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
+        """In the session whose plans are cut."""
+        return self.frame(plan, self._session)
+
     def frame(self, plan: JavaObject, session: SparkSession) -> ClassicDataFrame:
         return ClassicDataFrame(self._dataset.ofRows(session._jsparkSession, plan), session)
 

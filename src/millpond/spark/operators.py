@@ -17,6 +17,7 @@ from millpond.semantics.operator import (
     AggregateOp,
     AggregateSpec,
     Column,
+    CountWindows,
     KeyedTime,
     OperatorSpec,
     OutputMode,
@@ -32,8 +33,10 @@ from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, reb
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
 from millpond.spark.top import marked_top, top_text
 from millpond.spark.windows import (
+    CountForm,
     SessionForm,
     WindowForm,
+    count_form,
     expiry_of,
     is_session_window,
     session_form,
@@ -44,16 +47,20 @@ from millpond.spark.windows import (
 __all__ = [
     "AggregateBuilder",
     "AggregateDraft",
+    "Form",
     "Inputs",
     "Operator",
     "Slot",
     "aggregate_expressions",
     "check_key",
+    "count_time",
     "emitted_columns",
+    "number_slot",
     "positions_of",
     "python_type",
     "time_of",
     "type_text",
+    "window_bounds",
     "with_window",
 ]
 
@@ -75,7 +82,8 @@ class Operator:
     slots: tuple[Slot, ...]
     """One for each emitted column."""
     window: JavaObject | None
-    """With panes and sessions: the columns that also hold the window column, made from its start and end."""
+    """The columns that also hold the window column, where it is made from what is emitted: start and end of panes and
+    sessions, the number of count windows."""
     results: JavaObject | None
     """The result columns over the slots' attributes, as a Scala sequence; None: the slots' attributes themselves."""
     clustered_by: tuple[int, ...] = ()
@@ -95,8 +103,10 @@ class AggregateDraft:
         self._aggregate = aggregate
         grouping = items(aggregate.groupingExpressions())
         self._timed_key = None if output_mode == "complete" else watermarked_key(grouping)
-        self._form = session_form(catalyst, grouping, aggregate.child()) or _pane_form(
-            aggregate, grouping, self._timed_key
+        self._form = (
+            count_form(grouping, aggregate.child())
+            or session_form(catalyst, grouping, aggregate.child())
+            or _pane_form(aggregate, grouping, self._timed_key)
         )
         self.below = (aggregate.child() if self._form is None else self._form.below,)
 
@@ -218,6 +228,9 @@ class _Buffers:
         return self._known[identity]
 
 
+Form = WindowForm | SessionForm | CountForm
+
+
 class AggregateBuilder:
     def __init__(self, catalyst: Catalyst, aggregate: JavaObject, name: str, arrow: ArrowSettings) -> None:
         self._catalyst = catalyst
@@ -231,13 +244,15 @@ class AggregateBuilder:
         self._group_values: list[tuple[JavaObject, JavaObject]] = []
         """Grouping expressions that are no attributes, and the attributes that hold them above."""
 
-    def build(self, timed_key: JavaObject | None, form: WindowForm | SessionForm | None) -> Operator:
+    def build(self, timed_key: JavaObject | None, form: Form | None) -> Operator:
         for key in self._grouping:
             check_key(self._catalyst, key, self._name)
         keys = self._add_keys(form)
         results = [self._result(expression) for expression in items(self._aggregate.aggregateExpressions())]
         if isinstance(form, SessionForm):
             time: TimeSpec | None = self._session_time(form, timed_key)
+        elif isinstance(form, CountForm):
+            time = count_time(form)
         else:
             time = time_of(self._catalyst, self._inputs, timed_key, form)
         return self._finish(keys, results, time, form)
@@ -259,7 +274,7 @@ class AggregateBuilder:
             followed=watermarked_key([form.window]) is not None,
         )
 
-    def _add_keys(self, form: WindowForm | SessionForm | None) -> list[Column]:
+    def _add_keys(self, form: Form | None) -> list[Column]:
         columns: list[Column] = []
         for key in self._grouping:
             if form is not None and key.semanticEquals(form.window):
@@ -367,11 +382,15 @@ class AggregateBuilder:
         keys: list[Column],
         results: list[JavaObject],
         time: TimeSpec | None,
-        form: WindowForm | SessionForm | None,
+        form: Form | None,
     ) -> Operator:
         slots = self._key_slots + self._buffers.slots
         window = None
-        if form is not None:
+        if isinstance(form, CountForm):
+            number, made = number_slot(self._catalyst, form.window)
+            window = self._catalyst.seq([*(slot.attribute for slot in slots), made])
+            slots.insert(len(keys), number)
+        elif form is not None:
             slots, window = with_window(self._catalyst, slots, form.window)
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
@@ -422,16 +441,29 @@ def time_of(
     return KeyedTime(inputs.append(expiry, f"the expiry of {column.name}"), slice_us, column)
 
 
+def count_time(form: CountForm) -> CountWindows:
+    return CountWindows(form.rows, Column(str(form.window.name()), type_text(form.window)))
+
+
+def number_slot(catalyst: Catalyst, window: JavaObject) -> tuple[Slot, JavaObject]:
+    """What the number of a count window fills, and the window column made of it."""
+    number = catalyst.attribute("window_number", catalyst.long_type, False)
+    return Slot(number, True), catalyst.alias_as(catalyst.struct_of([("number", number)]), window)
+
+
 def with_window(catalyst: Catalyst, slots: list[Slot], window: JavaObject) -> tuple[list[Slot], JavaObject]:
     """The slots with the window's start and end, and all columns with the window column made from them."""
+    bounds, made = window_bounds(catalyst, window)
+    columns: Iterable[JavaObject] = [*(slot.attribute for slot in slots), made]
+    return [*slots, *bounds], catalyst.seq(columns)
+
+
+def window_bounds(catalyst: Catalyst, window: JavaObject) -> tuple[list[Slot], JavaObject]:
+    """What the window's start and end fill, and the window column made of them."""
     start_type = window.dataType().fields()[0].dataType()
     start, end = (catalyst.attribute(name, start_type, True) for name in ("window_start", "window_end"))
     struct = catalyst.struct_of([("start", start), ("end", end)])
-    columns: Iterable[JavaObject] = [
-        *(slot.attribute for slot in slots),
-        catalyst.alias_as(struct, window),
-    ]
-    return [*slots, Slot(start, False), Slot(end, False)], catalyst.seq(columns)
+    return [Slot(start, False), Slot(end, False)], catalyst.alias_as(struct, window)
 
 
 def aggregate_expressions(expression: JavaObject) -> list[JavaObject]:

@@ -29,6 +29,7 @@ from millpond.spark.parts import Part, Whole, filled, leaves
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.stateful import Stage, take_apart
 from millpond.spark.top import has_top
+from millpond.spark.windows import has_unfollowed_window
 
 __all__ = ["CutPlan", "cut"]
 
@@ -76,6 +77,11 @@ def _check_streaming(catalyst: Catalyst, analyzed: JavaObject, output_mode: Outp
     try:
         catalyst.check_streaming(analyzed, output_mode)
     except AnalysisException as error:
+        if output_mode == "append" and has_unfollowed_window(analyzed):
+            raise InvalidQuery(
+                "a custom window ends when a watermark has passed its end, and none follows the time that it is made "
+                "of: call withWatermark(...) on the stream before groupBy, or use outputMode('update')"
+            ) from error
         if output_mode == "append" and has_top(analyzed):
             raise InvalidQuery(
                 "the rows of top(...) change as long as rows of their group come, so they can't be appended: use "

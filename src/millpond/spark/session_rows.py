@@ -1,79 +1,59 @@
-"""Operators that keep rows until their session ends, for aggregates that can't be merged.
-
-The aggregate stays where it is and runs as a batch operator over the rows of the sessions that ended.
-"""
+"""Operators that keep rows until their session ends, for aggregates that can't be merged."""
 
 from __future__ import annotations
 
 from millpond.errors import InvalidQuery
-from millpond.semantics.operator import Column, SessionRowsSpec, Sessions
+from millpond.hints import Hint
+from millpond.semantics.operator import Column, Sessions
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild
-from millpond.spark.operators import (
-    Inputs,
-    Operator,
-    Slot,
-    aggregate_expressions,
-    check_key,
-    emitted_columns,
-    positions_of,
-    type_text,
-    with_window,
-)
-from millpond.spark.schemas import ArrowSettings
-from millpond.spark.windows import session_form, watermarked_key
+from millpond.spark.operators import Inputs, Slot, aggregate_expressions, type_text, window_bounds
+from millpond.spark.unaligned_rows import UnalignedRowsDraft
+from millpond.spark.windows import SessionForm, session_form, watermarked_key
 
 __all__ = ["SessionRowsDraft"]
 
 
-class SessionRowsDraft:
-    noun = "rows"
-    keeps_node = True
-
-    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, purpose: str) -> None:
-        self._catalyst = catalyst
-        self._purpose = purpose
-        self._grouping = items(aggregate.groupingExpressions())
-        child = aggregate.child()
-        form = session_form(catalyst, self._grouping, child)
+class SessionRowsDraft(UnalignedRowsDraft):
+    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, purpose: str, hint: Hint) -> None:
+        grouping = items(aggregate.groupingExpressions())
+        form = session_form(catalyst, grouping, aggregate.child())
         if form is None:
             raise InvalidQuery(
                 f"{purpose} is grouped by a session window that is part of another value; group by "
                 "session_window(...) itself"
             )
+        used = [*grouping, *items(aggregate.aggregateExpressions())]
+        super().__init__(catalyst, aggregate, grouping, used, form.window, purpose, hint, bounds=form.window)
         self._form = form
-        self.below = (form.below,)
         self._check_uses(aggregate)
-        used = [*self._grouping, *items(aggregate.aggregateExpressions())]
-        self._kept = [
-            attribute
-            for attribute in items(child.output())
-            if any(e.references().contains(attribute) for e in used)
-            and not attribute.exprId().equals(form.window.exprId())
-        ]
-        self._window = _unmarked(catalyst, form.window)
+        self._unmarked = form.window.withMetadata(catalyst.no_metadata)
         self.node = self._over_ended_sessions(aggregate)
-        """The aggregate as it stays in the plan."""
+
+    @staticmethod
+    def would_do(catalyst: Catalyst, aggregate: JavaObject) -> bool:
+        """Whether rows can be kept for the aggregate, which could also be merged."""
+        grouping = items(aggregate.groupingExpressions())
+        form = session_form(catalyst, grouping, aggregate.child())
+        if form is None or not _has_constant_gap(form) or watermarked_key([form.window]) is None:
+            return False
+        others = [key for key in grouping if not key.semanticEquals(form.window)]
+        return watermarked_key(others) is None and not _uses(form, aggregate)
 
     def _check_uses(self, aggregate: JavaObject) -> None:
         """To a function each row's window is its own, and to the plan above it is that of the whole session."""
-        others = [key for key in self._grouping if not key.semanticEquals(self._form.window)]
-        for expression in items(aggregate.aggregateExpressions()):
-            others += aggregate_expressions(expression)
-        for expression in others:
-            if expression.references().contains(self._form.window):
-                raise InvalidQuery(
-                    f"{plain_sql(expression)} looks at the session window of each row, which is not kept where an "
-                    f"aggregate can't be merged ({self._purpose}); use the column that the window is made of"
-                )
+        for expression in _uses(self._form, aggregate):
+            raise InvalidQuery(
+                f"{plain_sql(expression)} looks at the session window of each row, which is not kept where an "
+                f"aggregate can't be merged ({self._purpose}); use the column that the window is made of"
+            )
 
     def _over_ended_sessions(self, aggregate: JavaObject) -> JavaObject:
         """Spark would merge sessions under an aggregate by a column with the mark of a session window. Those that are
         given out are merged already, so that it is a column like others."""
 
         def plain(node: JavaObject) -> JavaObject | None:
-            is_window = kind(node) == "AttributeReference" and node.exprId().equals(self._window.exprId())
-            return self._window if is_window else None
+            return self._unmarked if kind(node) == "AttributeReference" and self._is_window(node) else None
 
         grouping, results = (
             self._catalyst.seq(
@@ -83,40 +63,8 @@ class SessionRowsDraft:
         )
         return self._catalyst.aggregate(grouping, results, aggregate.child())
 
-    def finish(self, name: str, arrow: ArrowSettings) -> Operator:
-        keys = [key for key in self._grouping if not key.semanticEquals(self._form.window)]
-        for key in self._grouping:
-            check_key(self._catalyst, key, name)
-        inputs = Inputs()
-        for attribute in self._kept:
-            inputs.append(attribute, f"the column {attribute.name()}")
-        positions = [
-            inputs.position(self._catalyst.normalized_key(key), f"the key {plain_sql(key)}") for key in keys
-        ]
-        time = self._time(name, inputs, keys)
-        slots = [Slot(attribute, not attribute.nullable()) for attribute in self._kept]
-        slots, window = with_window(self._catalyst, slots, self._window)
-        emitted, output_ipc = emitted_columns(slots, name, arrow)
-        spec = SessionRowsSpec(
-            name=name,
-            keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
-            time=time,
-            input_ipc=inputs.schema_bytes(name, arrow),
-            output_ipc=output_ipc,
-            key_columns=tuple(positions),
-            kept_columns=tuple(range(len(self._kept))),
-            kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
-            purpose=self._purpose,
-        )
-        return Operator(
-            spec=spec,
-            emitted=emitted,
-            inputs=(inputs.columns(self._catalyst),),
-            slots=tuple(slots),
-            window=window,
-            results=None,
-            clustered_by=positions_of(keys, self._kept),
-        )
+    def _window_slots(self) -> tuple[list[Slot], JavaObject]:
+        return window_bounds(self._catalyst, self._unmarked)
 
     def _time(self, name: str, inputs: Inputs, keys: list[JavaObject]) -> Sessions:
         form = self._form
@@ -126,8 +74,7 @@ class SessionRowsDraft:
                 f"{name}: {self._purpose} needs the rows of whole sessions, so the watermark has to follow "
                 f"{window.name} and no other key"
             )
-        # Otherwise the end is no sum: the gap is another for each row, or goes by the calendar.
-        if form.gap_us is None or kind(form.end) != "Add":
+        if not _has_constant_gap(form):
             raise InvalidQuery(
                 f"{name}: {self._purpose} can't be merged, so the rows of {window.name} are kept, and for that its "
                 "gap has to be a constant in seconds, minutes or hours"
@@ -141,6 +88,14 @@ class SessionRowsDraft:
         )
 
 
-def _unmarked(catalyst: Catalyst, window: JavaObject) -> JavaObject:
-    """The same column without what Spark's analyser noted on it."""
-    return window.withMetadata(catalyst.no_metadata)
+def _has_constant_gap(form: SessionForm) -> bool:
+    """Otherwise the end is no sum: the gap is another for each row, or goes by the calendar."""
+    return form.gap_us is not None and kind(form.end) == "Add"
+
+
+def _uses(form: SessionForm, aggregate: JavaObject) -> list[JavaObject]:
+    """The keys and functions that look at the window."""
+    others = [key for key in items(aggregate.groupingExpressions()) if not key.semanticEquals(form.window)]
+    for expression in items(aggregate.aggregateExpressions()):
+        others += aggregate_expressions(expression)
+    return [expression for expression in others if expression.references().contains(form.window)]

@@ -15,7 +15,7 @@ from millpond.spark.drafts import Draft, draft_of, drafts_of_join
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Hole, Inner, Part, Whole, inner, split_children
-from millpond.spark.session_rows import SessionRowsDraft
+from millpond.spark.unaligned_rows import UnalignedRowsDraft
 
 __all__ = ["Stage", "Taken", "take_apart"]
 
@@ -78,7 +78,7 @@ class _Splitter:
         draft = draft_of(self._catalyst, node, self._mode)
         if draft is not None:
             hole = self._stage(draft)
-            if isinstance(draft, SessionRowsDraft):
+            if isinstance(draft, UnalignedRowsDraft):
                 node = draft.node
             return Inner(node, (hole,)) if draft.keeps_node else hole
         streaming = [child for child in items(node.children()) if child.isStreaming()]

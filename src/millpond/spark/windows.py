@@ -11,12 +11,20 @@ from dataclasses import dataclass
 
 from py4j.java_gateway import get_field
 
+from millpond.errors import InvalidQuery
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 
 __all__ = [
+    "COUNT_WINDOW",
+    "CUSTOM_WINDOW",
+    "WATERMARK_DELAY",
+    "CountForm",
     "SessionForm",
     "WindowForm",
+    "count_form",
     "expiry_of",
+    "has_unfollowed_window",
+    "is_custom_window",
     "is_session_window",
     "is_time_window",
     "session_form",
@@ -25,9 +33,13 @@ __all__ = [
     "window_form",
 ]
 
-_WATERMARK_DELAY = "spark.watermarkDelayMs"
+WATERMARK_DELAY = "spark.watermarkDelayMs"
 _TIME_WINDOW = "spark.timeWindow"
 _SESSION_WINDOW = "spark.sessionWindow"
+COUNT_WINDOW = "millpond.countWindow"
+"""Marks the column of a count window with its number of rows."""
+CUSTOM_WINDOW = "millpond.customWindow"
+"""Marks the column of a custom window with how its function is called."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +72,58 @@ class SessionForm:
     """The plan that gives the rows; rows without a time or a gap are filtered out in it."""
 
 
+@dataclass(frozen=True)
+class CountForm:
+    """Windows that end with so many rows of a key."""
+
+    window: JavaObject
+    """The window column among the keys."""
+    rows: int
+    below: JavaObject
+    """The plan that gives the rows."""
+
+
+def count_form(keys: list[JavaObject], below: JavaObject) -> CountForm | None:
+    """The count window that the keys, over the plan `below`, group by."""
+    window = next((key for key in keys if _has_metadata(key, COUNT_WINDOW)), None)
+    if window is None:
+        return None
+    if watermarked_key(keys) is not None:
+        raise InvalidQuery(
+            f"the query groups by {window.name()} and by a time that a watermark follows, so that it is open which "
+            "of them ends a group; group by one of them"
+        )
+    return CountForm(window, int(window.metadata().getLong(COUNT_WINDOW)), below)
+
+
 def watermarked_key(keys: list[JavaObject]) -> JavaObject | None:
     """The key whose time a watermark follows; of several the first, as in Spark."""
-    return next((key for key in keys if _has_metadata(key, _WATERMARK_DELAY)), None)
+    return next(
+        (key for key in keys if _has_metadata(key, WATERMARK_DELAY) and not _has_metadata(key, COUNT_WINDOW)),
+        None,
+    )
 
 
 def watermark_delay_us(key: JavaObject) -> int:
     """How far the watermark stays behind a column that it follows."""
-    return int(key.metadata().getLong(_WATERMARK_DELAY)) * 1000
+    return int(key.metadata().getLong(WATERMARK_DELAY)) * 1000
 
 
 def is_time_window(key: JavaObject) -> bool:
     return _has_metadata(key, _TIME_WINDOW)
+
+
+def is_custom_window(key: JavaObject) -> bool:
+    return _has_metadata(key, CUSTOM_WINDOW)
+
+
+def has_unfollowed_window(plan: JavaObject) -> bool:
+    """Whether the plan groups by a custom window that no watermark follows."""
+    if kind(plan) == "Aggregate":
+        for key in items(plan.groupingExpressions()):
+            if is_custom_window(key) and watermarked_key([key]) is None:
+                return True
+    return any(map(has_unfollowed_window, items(plan.children())))
 
 
 def is_session_window(key: JavaObject) -> bool:
@@ -132,10 +184,11 @@ def _has_metadata(key: JavaObject, entry: str) -> bool:
 def expiry_of(catalyst: Catalyst, key: JavaObject) -> tuple[JavaObject, int]:
     """When a group with this key expires, in int64 microseconds, and how long an interval shares a table.
 
-    Windows end together, so each end has a table of its own; plain timestamps are gathered by the second.
+    Windows end together, so each end has a table of its own; plain timestamps and custom windows are gathered by the
+    second.
     """
     if key.dataType().typeName() == "struct":
-        return catalyst.micros(catalyst.struct_field(key, 1)), 1
+        return catalyst.micros(catalyst.struct_field(key, 1)), 1_000_000 if is_custom_window(key) else 1
     return catalyst.micros(key), 1_000_000
 
 

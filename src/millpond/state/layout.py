@@ -8,6 +8,7 @@ from millpond._kernel import JoinLayout, Layout
 from millpond.semantics.operator import (
     Aggregate,
     AggregateSpec,
+    CountWindows,
     DedupSpec,
     GroupRowsSpec,
     JoinSpec,
@@ -26,6 +27,9 @@ def layout_of(spec: AggregateSpec) -> Layout:
     aggregates: list[tuple[str, list[int], int | None]] = [
         (_op(aggregate), list(aggregate.inputs), aggregate.filter) for aggregate in spec.aggregates
     ]
+    if isinstance(spec.time, CountWindows):
+        # The rows of all the key's windows: tells which one it is, and how full.
+        aggregates.insert(0, ("count", [], None))
     return Layout(spec.input_schema, len(spec.keys), aggregates, *_time(spec.time, *_time_columns(spec.time)))
 
 
@@ -86,7 +90,7 @@ def _time_columns(time: TimeSpec | None) -> tuple[int, ...]:
             return (time.column,)
         case Sessions():
             return time.start, time.end
-        case JoinTime() | None:
+        case CountWindows() | JoinTime() | None:
             return ()
 
 
@@ -101,5 +105,5 @@ def _time(
             return None, (columns[0], time.slice_us), None
         case Sessions():
             return None, None, (columns[0], columns[1], time.timer_us)
-        case JoinTime() | None:
+        case CountWindows() | JoinTime() | None:
             return None, None, None

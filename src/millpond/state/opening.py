@@ -9,6 +9,7 @@ import pyarrow as pa
 from millpond._kernel import Combiner, JoinSorter, SessionRowsSorter
 from millpond.semantics.operator import (
     AggregateSpec,
+    CountWindows,
     DedupSpec,
     GroupRowsSpec,
     JoinSpec,
@@ -16,6 +17,7 @@ from millpond.semantics.operator import (
     SessionRowsSpec,
     WindowRowsSpec,
 )
+from millpond.state.counted import CountedShard
 from millpond.state.dedup import DedupShard, FirstRows
 from millpond.state.grouprows import GroupRowsShard
 from millpond.state.joined import JoinShard
@@ -43,21 +45,20 @@ class Sorter(Protocol):
         """What was gathered since the last drain, as (shard, rows)."""
 
 
+_STORES: dict[type[OperatorSpec], type[OperatorShard]] = {
+    AggregateSpec: MergedShard,
+    WindowRowsSpec: RowLogShard,
+    GroupRowsSpec: GroupRowsShard,
+    DedupSpec: DedupShard,
+    SessionRowsSpec: SessionRowsShard,
+    JoinSpec: JoinShard,
+}
+
+
 def store_of(spec: OperatorSpec) -> type[OperatorShard]:
     """The kind of store that keeps the operator's state."""
-    match spec:
-        case AggregateSpec():
-            return MergedShard
-        case WindowRowsSpec():
-            return RowLogShard
-        case GroupRowsSpec():
-            return GroupRowsShard
-        case DedupSpec():
-            return DedupShard
-        case SessionRowsSpec():
-            return SessionRowsShard
-        case JoinSpec():
-            return JoinShard
+    counted = isinstance(spec, AggregateSpec) and isinstance(spec.time, CountWindows)
+    return CountedShard if counted else _STORES[type(spec)]
 
 
 def open_shard(place: Place, spec: OperatorSpec) -> OperatorShard:
@@ -76,7 +77,8 @@ def sorter_of(
     match spec:
         case AggregateSpec():
             layout = layout_of(spec)
-            return Combiner(layout, list(shard_starts), late_before_us, weight), layout.encoded_schema
+            apart = isinstance(spec.time, CountWindows)
+            return Combiner(layout, list(shard_starts), late_before_us, weight, apart), layout.encoded_schema
         case WindowRowsSpec() | GroupRowsSpec():
             router = RowRouter(spec, shard_starts, late_before_us)
             return router, router.schema

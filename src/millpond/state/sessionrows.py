@@ -1,4 +1,4 @@
-"""Rows that are kept until their session ends: the kernel's append, unaligned read store.
+"""Rows that are kept until their session or window ends, or is full: the kernel's append, unaligned read store.
 
 A store rests on runs, one or more for each batch, each with rows and an index. All of them are one slice: a run is
 dropped when none of its rows waits any more, in whatever order that comes.
@@ -11,12 +11,13 @@ from itertools import compress
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond._kernel import PackWriter, SessionRowsLayout, SessionRowsRun, SessionRowsStore
 from millpond.errors import InternalError
 from millpond.policy.compaction import Limits, PackUse, Rest, decide_log
 from millpond.policy.compaction import Merge as DueMerge
-from millpond.semantics.operator import OutputMode, SessionRowsSpec
+from millpond.semantics.operator import CountWindows, KeyedTime, OutputMode, SessionRowsSpec, Sessions
 from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
 from millpond.storage.manifest import RunRef
 
@@ -26,10 +27,15 @@ _SLICE = 0
 
 
 def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
-    if spec.time.gap_us is None:
-        raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
-    keys, kept = list(spec.key_columns), list(spec.kept_columns)
-    return SessionRowsLayout(spec.input_schema, keys, kept, spec.time.start, spec.time.gap_us)
+    schema, keys, kept = spec.input_schema, list(spec.key_columns), list(spec.kept_columns)
+    match spec.time:
+        case CountWindows(rows=rows):
+            return SessionRowsLayout(schema, keys, kept, rows=rows, expected=spec.next_read)
+        case KeyedTime(column=end):
+            return SessionRowsLayout(schema, keys, kept, end, expected=spec.next_read)
+        case Sessions(start=start, gap_us=int(gap_us)):
+            return SessionRowsLayout(schema, keys, kept, start, gap_us=gap_us, expected=spec.next_read)
+    raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
 
 
 class SessionRowsShard(OperatorShard):
@@ -38,6 +44,7 @@ class SessionRowsShard(OperatorShard):
 
     def __init__(self, place: Place, spec: SessionRowsSpec) -> None:
         super().__init__(place, spec)
+        self._time = spec.time
         self._layout = session_rows_layout(spec)
         self._output_schema = spec.output_schema
         self._store = SessionRowsStore(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
@@ -47,12 +54,23 @@ class SessionRowsShard(OperatorShard):
 
     def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         if mode != "append":
-            raise InternalError(f"{self.spec.name}: rows of sessions are given out once, in append mode")
-        schema = self._output_schema
+            raise InternalError(f"{self.spec.name}: kept rows are given out once, in append mode")
         for rows in self._store.take_due(watermark_us):
             *columns, start, end = rows.columns
-            bounds = [start.cast(schema.types[-2]), end.cast(schema.types[-1])]
-            yield pa.RecordBatch.from_arrays([*columns, *bounds], schema=schema)
+            named = [*columns, *self._window(start, end)]
+            yield pa.RecordBatch.from_arrays(named, schema=self._output_schema)
+
+    def _window(self, start: pa.Array, end: pa.Array) -> list[pa.Array]:
+        """What is emitted of the windows of rows."""
+        match self._time:
+            case CountWindows(rows=rows):
+                # Rows of a key are numbered, and the window starts with its first.
+                return [pc.divide(start, rows)]
+            case KeyedTime():
+                return []
+            case Sessions():
+                types = self._output_schema.types
+                return [start.cast(types[-2]), end.cast(types[-1])]
 
     @property
     def dirty_bytes(self) -> int:
@@ -63,8 +81,7 @@ class SessionRowsShard(OperatorShard):
         return [] if run is None else [FlushedRun(_SLICE, *run)]
 
     def slices(self) -> list[tuple[int, int]]:
-        rows = self._store.rows
-        return [(_SLICE, rows)] if rows else []
+        return [(_SLICE, self._store.rows)] if self._store.sessions else []
 
     def live_bytes(self, slice_: int) -> int:  # noqa: ARG002
         return sum(live for live, _ in self._store.run_uses())
