@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import millpond as mp
+from millpond.spark.frame import StreamFrame
 from tests.oracle_run import Outputs, assert_same, configured
 from tests.streams import read_stream, write_batches
 
@@ -61,7 +62,9 @@ def sides(spark: SparkSession, scratch: Path, left: list[pa.Table], right: list[
     return frames
 
 
-def start_millpond(frame: DataFrame, outputs: Outputs, checkpoint: Path, **options: str) -> None:
+def start_millpond(
+    frame: DataFrame | StreamFrame, outputs: Outputs, checkpoint: Path, **options: str
+) -> None:
     query = (
         mp.stream(frame)
         .writeStream.outputMode("append")
@@ -75,10 +78,17 @@ def start_millpond(frame: DataFrame, outputs: Outputs, checkpoint: Path, **optio
 
 
 def run_both(
-    spark: SparkSession, frame: DataFrame, scratch: Path, *, multiple: bool = False, no_data: bool = True
+    spark: SparkSession,
+    frame: DataFrame,
+    scratch: Path,
+    *,
+    own: StreamFrame | None = None,
+    multiple: bool = False,
+    no_data: bool = True,
+    **options: str,
 ) -> tuple[Outputs, Outputs]:
-    """Millpond's outputs and Spark's. `multiple`: the query has several operators; `no_data`: there may be batches
-    without rows."""
+    """Millpond's outputs and Spark's. `own`: what Millpond runs, where that is written in another way; `multiple`:
+    the query has several operators; `no_data`: there may be batches without rows."""
     ours, theirs = Outputs(), Outputs()
     with configured(
         spark,
@@ -96,7 +106,7 @@ def run_both(
             .start()
         )
         try:
-            start_millpond(frame, ours, scratch / "millpond")
+            start_millpond(frame if own is None else own, ours, scratch / "millpond", **options)
             oracle.awaitTermination()
         finally:
             oracle.stop()

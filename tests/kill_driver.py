@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,8 +19,15 @@ from pyspark.sql import SparkSession
 from millpond.service.process import ServiceProcess
 from tests.crash import DRIVER_STEPS, arm
 from tests.kill_queries import start_joined, start_totals, start_windows
+from tests.kill_stores import QUERIES as STORES
+from tests.kill_stores import start_query
 
-QUERIES = {"windows": start_windows, "totals": start_totals, "joined": start_joined}
+QUERIES = {
+    "windows": start_windows,
+    "totals": start_totals,
+    "joined": start_joined,
+    **{name: partial(start_query, name) for name in STORES},
+}
 
 
 def main() -> None:

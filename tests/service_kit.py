@@ -18,6 +18,10 @@ from millpond.semantics.operator import (
     DedupSpec,
     Forgetting,
     GroupRowsSpec,
+    JoinKind,
+    JoinSide,
+    JoinSpec,
+    JoinTime,
     KeyedTime,
     OperatorSpec,
     OutputMode,
@@ -157,6 +161,44 @@ def counted_rows(rows: int) -> SessionRowsSpec:
     )
 
 
+def joined(
+    join: JoinKind = "inner", *, furthest_us: int = 30, nearest_us: int = 20, slice_us: int = 10
+) -> JoinSpec:
+    """Rows of the left side, each with the rows of the right that are 20 to 30 microseconds older."""
+    name, number = Column("k", "bigint"), pa.int64()
+    # Key, value, time, the earliest and the latest time of a partner, and the watermark at which it is forgotten.
+    read = pa.schema([(c, number) for c in ("k", "v", "t", "far", "near", "expiry")]).serialize().to_pybytes()
+
+    def side(is_left: bool) -> JoinSide:
+        return JoinSide(
+            input_ipc=read,
+            key_columns=(0,),
+            matchable=None,
+            late=2,
+            expiry=5,
+            comparands=(3, 4) if is_left else (2, 2),
+            times=() if is_left else (0, 1),
+            expires_after_us=-nearest_us if is_left else furthest_us,
+            kept_columns=(0, 1),
+            kept=(name, Column("v", "bigint")),
+            outer=is_left and join == "left outer",
+            once=False,
+            null_keys=False,
+        )
+
+    return JoinSpec(
+        name="join-0",
+        keys=(name,),
+        time=JoinTime((nearest_us, -furthest_us), slice_us),
+        input_ipc=read,
+        output_ipc=pa.schema([(c, number) for c in ("lk", "lv", "rk", "rv")]).serialize().to_pybytes(),
+        join=join,
+        sides=(side(True), side(False)),
+        comparisons=("<=", ">="),
+        condition="rt between lt - 30 and lt - 20",
+    )
+
+
 class Driver(AbstractContextManager["Driver"]):
     """Owns the query in `directory` and a service process for it. A new one takes over where the last ended."""
 
@@ -218,19 +260,21 @@ class Driver(AbstractContextManager["Driver"]):
         self.client.begin(at)
         return at
 
-    def stage(self, at: BatchTry, rows: RowsWithNulls, *, task: int = 0, attempt: int = 0) -> Receipt:
+    def stage(
+        self, at: BatchTry, rows: RowsWithNulls, *, task: int = 0, attempt: int = 0, side: int = 0
+    ) -> Receipt:
         """What an ingest task does; the receipt is what it would return."""
         late = self.watermark_us if self.spec.drops_late_rows else None
-        sorter, staged_schema = sorter_of(self.spec, 0, self.starts, late, None)
-        schema = self.spec.input_schema
+        sorter, staged_schema = sorter_of(self.spec, side, self.starts, late, None)
+        schema = self.spec.input_of(side)
         columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
         sorter.push(pa.record_batch(columns, schema=schema))
         drained = sorter.drain()
-        self.client.stage(StageKey(at, 0, task, attempt), staged_schema, drained)
+        self.client.stage(StageKey(at, 0, task, attempt, side), staged_schema, drained)
         staged = [0] * len(self.starts)
         for shard, encoded in drained:
             staged[shard] += encoded.num_rows
-        return Receipt(task, attempt, sorter.rows, sorter.late_rows, tuple(staged))
+        return Receipt(task, attempt, sorter.rows, sorter.late_rows, tuple(staged), side=side)
 
     def seal(
         self, at: BatchTry, receipts: Iterable[Receipt], watermark_us: int | None = None

@@ -3,6 +3,7 @@ flushes in the middle of a batch, restarts, merges of runs, and memory for next 
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,15 @@ Row = dict[str, Any]
 NEVER = 2**63 - 1
 
 
-def layout_of(outer: tuple[bool, bool], slice_us: int = 10) -> JoinLayout:
-    """Rows with equal keys are partners when the left one's time is not after the right one's."""
+def layout_of(
+    outer: tuple[bool, bool],
+    slice_us: int = 10,
+    offsets: tuple[int, int] | None = None,
+    *,
+    once: bool = False,
+) -> JoinLayout:
+    """Rows with equal keys are partners when the left one's time is not after the right one's. `offsets`: each side's
+    time without its expiry, where the layout is to know. `once`: a row of the left side comes out once, and alone."""
     left, right = (
         {
             "input": INPUT,
@@ -35,10 +43,14 @@ def layout_of(outer: tuple[bool, bool], slice_us: int = 10) -> JoinLayout:
             "late": 1,
             "expiry": 2,
             "comparands": [1],
-            "kept": [0, 4],
+            "times": [] if offsets is None else [0],
+            "expires_after_us": 0 if offsets is None else -offsets[number],
+            "kept": [] if once and number else [0, 4],
+            "null_keys": False,
             "outer": side,
+            "once": once and not number,
         }
-        for side in outer
+        for number, side in enumerate(outer)
     )
     return JoinLayout(left, right, ["<="], slice_us)
 
@@ -46,8 +58,8 @@ def layout_of(outer: tuple[bool, bool], slice_us: int = 10) -> JoinLayout:
 class Model:
     """What Spark's symmetric hash join does, row by row."""
 
-    def __init__(self, outer: tuple[bool, bool]) -> None:
-        self.outer = outer
+    def __init__(self, outer: tuple[bool, bool], *, once: bool = False) -> None:
+        self.outer, self.once = outer, once
         self.kept: tuple[list[Row], list[Row]] = ([], [])
 
     def run(self, sides: tuple[list[Row], list[Row]], before: int) -> list[tuple[Any, ...]]:
@@ -66,7 +78,10 @@ class Model:
                     if None in (left["k"], right["k"], left["late"], right["late"]):
                         continue
                     if left["k"] == right["k"] and left["late"] <= right["late"]:
-                        out.append(_pair(left, right))
+                        if not self.once:
+                            out.append(_pair(left, right))
+                        elif not left["matched"]:
+                            out.append(_pair(left, None)[:2])
                         row["matched"] = other["matched"] = True
                 self.kept[side].append(row)
         for side in (0, 1):
@@ -83,8 +98,10 @@ def _pair(left: Row | None, right: Row | None) -> tuple[Any, ...]:
 
 
 class Kernel:
-    def __init__(self, layout: JoinLayout, directory: Path, memory_bytes: int) -> None:
-        self.layout, self.directory, self.memory = layout, directory, memory_bytes
+    def __init__(
+        self, layout: JoinLayout, directory: Path, memory_bytes: int, schema: pa.Schema = INPUT
+    ) -> None:
+        self.layout, self.directory, self.memory, self.schema = layout, directory, memory_bytes, schema
         self.store = self._new()
         self.runs: dict[int, list[tuple[str, int, int]]] = {}
         self.pending: dict[int, list[tuple[str, int, int]]] = {}
@@ -100,7 +117,7 @@ class Kernel:
         for side, rows in enumerate(sides):
             sorter = JoinSorter(self.layout, side, [0], before)
             for i in range(0, len(rows), 7):
-                sorter.push(pa.RecordBatch.from_pylist(rows[i : i + 7], schema=INPUT))
+                sorter.push(pa.RecordBatch.from_pylist(rows[i : i + 7], schema=self.schema))
                 batches += [encoded for _, encoded in sorter.drain()]
         for encoded in batches:
             self.store.apply(encoded)
@@ -175,25 +192,28 @@ def random_rows(chance: random.Random, now: int, offset: int, numbers: list[int]
 
 
 @pytest.mark.parametrize(
-    ("outer", "memory_bytes"),
+    ("outer", "memory_bytes", "once"),
     [
-        ((False, False), 0),
-        ((False, False), 1 << 30),
-        ((True, False), 3_000),
-        ((False, True), 1 << 30),
-        ((True, True), 0),
-        ((True, True), 3_000),
+        ((False, False), 0, False),
+        ((False, False), 1 << 30, False),
+        ((False, False), 3_000, True),
+        ((True, False), 3_000, False),
+        ((True, False), 1 << 18, False),
+        ((False, True), 1 << 30, False),
+        ((True, True), 0, False),
+        ((True, True), 1 << 30, False),
     ],
     ids=str,
 )
 def test_pairs_and_rows_alone_are_those_of_the_model(
-    outer: tuple[bool, bool], memory_bytes: int, tmp_path: Path
+    outer: tuple[bool, bool], memory_bytes: int, once: bool, tmp_path: Path
 ) -> None:
     chance = random.Random(f"{outer} {memory_bytes}")
-    for offsets in [(-15, -25), (0, -30), (12, -5)]:
-        directory = tmp_path / str(offsets)
+    for offsets, known in itertools.product([(-15, -25), (0, -30), (12, -5)], [True, False]):
+        directory = tmp_path / f"{offsets} {known}"
         directory.mkdir()
-        model, kernel = Model(outer), Kernel(layout_of(outer), directory, memory_bytes)
+        layout = layout_of(outer, offsets=offsets if known else None, once=once)
+        model, kernel = Model(outer, once=once), Kernel(layout, directory, memory_bytes)
         now, numbers = 0, [0]
         for _ in range(16):
             before = now - 5
@@ -214,6 +234,8 @@ def test_pairs_and_rows_alone_are_those_of_the_model(
                 if len(runs) > 2 and chance.random() < 0.5:
                     first = chance.randrange(0, len(runs) - 1)
                     kernel.merge(part, first, len(runs) - first)
+            if chance.random() < 0.5:
+                kernel.store.read_ahead()
             now += chance.choice([0, 3, 17])
     assert kernel.store.stats()["memory_bytes"] < max(memory_bytes, 100_000)
 
@@ -228,6 +250,25 @@ def test_parts_whose_time_has_passed_are_gone_without_a_look_at_their_rows(tmp_p
     kernel.commit()
     assert kernel.store.parts() == []
     assert kernel.store.stats()["block_reads"] == 0
+
+
+def test_a_part_that_the_watermark_cuts_is_read_once(tmp_path: Path) -> None:
+    kernel = Kernel(layout_of((True, False), slice_us=100), tmp_path, 40_000)
+    chance = random.Random(5)
+    rows = [
+        {"k": k, "late": 1 + k % 100, "expiry": 1 + k % 100, "ok": True, "payload": None} for k in range(40)
+    ]
+    kernel.take((rows, []), 0, chance)
+    kernel.commit()
+    alone, reads = [], []
+    for before in range(5, 45, 5):
+        late = {"k": 100 + before, "late": before + 2, "expiry": before + 2, "ok": True, "payload": None}
+        alone += kernel.take(([late], []), before - 1, chance)
+        kernel.commit()
+        reads.append(kernel.store.stats()["read_requests"])
+    # All of the first rows, and of the others those whose time has come.
+    assert sorted(row[0] for row in alone) == [*range(39), *range(105, 140, 5)]
+    assert reads[-1] == reads[0] > 0
 
 
 def test_keys_never_seen_cost_no_read(tmp_path: Path) -> None:

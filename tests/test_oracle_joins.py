@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.errors import InvalidQuery
+from millpond.semantics.operator import JoinSpec, JoinTime
+from millpond.spark.plan import cut
 from tests.join_run import SCHEMA, compare_by_batch, random_batches, run_both, sides, start_millpond
 from tests.oracle_run import Outputs, assert_same
 from tests.streams import read_stream, write_batches
@@ -53,6 +55,9 @@ def watermarked(left: DataFrame, right: DataFrame) -> list[DataFrame]:
         ("cast", "inner"),
         ("null-safe", "left_outer"),
         ("time", "full_outer"),
+        ("interval", "left_semi"),
+        ("one-sided", "left_semi"),
+        ("compared", "left_semi"),
     ],
 )
 def test_an_interval_join_gives_what_spark_gives_batch_by_batch(
@@ -61,12 +66,6 @@ def test_an_interval_join_gives_what_spark_gives_batch_by_batch(
     left, right = sides(
         spark, tmp_path, random_batches(f"l{name}{kind}"), random_batches(f"r{name}{kind}", batches=6)
     )
-    if kind == "full_outer":
-        # Spark's full outer join takes null for equal to null.
-        left, right = (
-            left.where("lk is not null and lg is not null"),
-            right.where("rk is not null and rg is not null"),
-        )
     if name == "time":
         left, right = left.where("lts is not null"), right.where("rts is not null")
     one, other = watermarked(left, right)
@@ -91,17 +90,34 @@ def test_a_join_with_one_watermark_and_a_join_using_a_column(spark: SparkSession
     compare_by_batch(*run_both(spark, frame, tmp_path))
 
 
-def test_a_null_key_matches_no_null_in_a_full_outer_join(spark: SparkSession, tmp_path: Path) -> None:
+def test_bounds_after_the_join_let_rows_go_as_in_the_condition(spark: SparkSession, tmp_path: Path) -> None:
     left, right = sides(spark, tmp_path, random_batches("lc"), random_batches("rc"))
+    one, other = watermarked(left.withColumnRenamed("lk", "k"), right.withColumnRenamed("rk", "k"))
+    bounds = "lts >= rts - interval 10 seconds and lts <= rts + interval 20 seconds and rv > 2"
+    frame = one.join(other, "k").where(bounds).select("k", "lname", "rname")
+    (spec,) = cut(frame, "append").operators
+    assert isinstance(spec.time, JoinTime)
+    assert None not in spec.time.offsets_us
+    compare_by_batch(*run_both(spark, frame, tmp_path))
+
+
+def test_columns_that_nothing_looks_at_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = sides(spark, tmp_path, random_batches("lh", lateness=2), random_batches("rh", lateness=2))
     one, other = watermarked(left, right)
-    ours = Outputs()
-    start_millpond(one.join(other, F.expr(INTERVAL), "full_outer"), ours, tmp_path / "millpond")
-    names = [name for name, _ in ours.schema]
-    rows = [dict(zip(names, row, strict=True)) for row in ours.total()]
-    alone = [row for row in rows if (row["lname"] is None) != (row["rname"] is None)]
-    assert any(row["lname"] and row["lk"] is None for row in alone)
-    assert any(row["rname"] and row["rk"] is None for row in alone)
-    assert all(row["lk"] == row["rk"] is not None for row in rows if row["lname"] and row["rname"])
+    pairs = one.join(other, F.expr(INTERVAL + " and lname <> rname"))
+    counted = pairs.groupBy(F.window("lts", "10 seconds")).agg(F.count("*").alias("n"))
+    join = cut(counted, "append").operators[0]
+    assert isinstance(join, JoinSpec)
+    assert [[column.name for column in side.kept] for side in join.sides] == [["lts", "lname"], ["rname"]]
+    ours, theirs = run_both(spark, counted, tmp_path, multiple=True)
+    assert theirs.total()
+    assert_same(ours.total(), theirs.total(), ours.schema, "all batches")
+
+
+def test_a_join_of_which_no_column_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = sides(spark, tmp_path, random_batches("li"), random_batches("ri"))
+    frame = left.join(right, F.expr("lk = rk")).select(F.lit(1).alias("one"))
+    compare_by_batch(*run_both(spark, frame, tmp_path))
 
 
 def test_an_aggregate_over_a_join_gives_what_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
@@ -147,7 +163,7 @@ def test_an_outer_join_without_a_bound_is_sparks_own_error(spark: SparkSession, 
     ("condition", "kind", "named"),
     [
         (INTERVAL + " and lname like rname", "left_outer", "LIKE"),
-        (INTERVAL, "left_semi", "left semi"),
+        (INTERVAL + " and lname like rname", "left_semi", "LIKE"),
         ("lts >= rts and lts <= rts + interval 1 second", "inner", "no equality"),
     ],
 )

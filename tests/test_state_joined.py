@@ -28,9 +28,13 @@ def spec(condition: str = "lk = rk") -> JoinSpec:
             late=1,
             expiry=2,
             comparands=(),
+            times=(),
+            expires_after_us=0,
             kept_columns=(0, 1),
             kept=(Column("k", "bigint"), Column("time", "bigint")),
             outer=outer,
+            once=False,
+            null_keys=False,
         )
         for outer in (True, False)
     )

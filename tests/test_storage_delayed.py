@@ -10,12 +10,13 @@ import pytest
 from millpond import _kernel as kernel
 from millpond.semantics.operator import Column, Panes, WindowRowsSpec
 from millpond.service.spent import Stopwatch
-from millpond.state.opening import open_shard
+from millpond.state.opening import open_shard, sorter_of
 from millpond.state.shard import Place
 from millpond.storage.delayed import DelayedStorage, waited_ns
 from millpond.storage.local import LocalStorage
 from millpond.storage.store import open_storage
 from millpond.testing.storage import CONFORMANCE_CHECKS, MemoryStorage
+from tests.service_kit import joined, session_rows
 
 
 class ManualClock:
@@ -131,3 +132,49 @@ def test_kept_rows_that_are_read_from_a_file_wait_once_a_read(tmp_path: Path, me
     assert stats["read_wait_ns"] >= reads * 2_000_000
     # Where time went: this was waiting, not work.
     assert (watch.spent().wall_ms.get("io_wait", 0.0) >= 2.0) == bool(reads)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20], ids=["from its file", "from memory"])
+def test_a_join_that_reads_kept_rows_from_a_file_waits_once_a_read(tmp_path: Path, memory_bytes: int) -> None:
+    spec = joined()
+    store = open_shard(Place(0, 0, 0, kernel.BUCKETS, memory_bytes, read_delay_us=2_000), spec)
+
+    def take(side: int, row: list[int]) -> int:
+        sorter, _ = sorter_of(spec, side, (0,), None, None)
+        sorter.push(pa.record_batch([pa.array([value]) for value in row], schema=spec.input_of(side)))
+        [(_, rows)] = sorter.drain()
+        store.apply(rows)
+        found = sum(batch.num_rows for batch in store.fire("append", 0, 0))
+        path = tmp_path / f"pack-{side}"
+        writer = kernel.PackWriter(str(path))
+        flushed = store.flush(writer)
+        writer.finish()
+        store.add_pending(flushed, path.name, str(path))
+        store.commit()
+        return found
+
+    assert take(1, [7, 1, 75, 0, 0, 105]) == 0
+    assert take(0, [7, 2, 100, 70, 80, 80]) == 1
+    stats = store.stats()
+    reads = 0 if memory_bytes else 1
+    assert (stats["memory_hits"], stats["disk_probes"], stats["read_requests"]) == (1 - reads, reads, reads)
+    assert stats["read_wait_ns"] >= reads * 2_000_000
+
+
+def test_rows_of_sessions_that_are_read_from_a_file_wait_once_a_read(tmp_path: Path) -> None:
+    spec = session_rows()
+    store = open_shard(Place(0, 0, 0, kernel.BUCKETS, 0, read_delay_us=2_000), spec)
+    sorter, _ = sorter_of(spec, 0, (0,), None, None)
+    sorter.push(pa.record_batch([pa.array([value]) for value in (1, 2, 3, 13)], schema=spec.input_schema))
+    [(_, rows)] = sorter.drain()
+    store.apply(rows)
+    writer = kernel.PackWriter(str(tmp_path / "pack"))
+    flushed = store.flush(writer)
+    writer.finish()
+    store.add_pending(flushed, "pack", str(tmp_path / "pack"))
+    store.commit()
+    watch = Stopwatch()
+    with watch.on("state_read"):
+        assert sum(batch.num_rows for batch in store.fire("append", 0, 20)) == 1
+    # One read of the index, one of the rows.
+    assert watch.spent().wall_ms["io_wait"] >= 4.0

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_pyarrow::PyArrowType;
@@ -114,15 +115,18 @@ pub struct PyLogRun {
 #[pymethods]
 impl PyLogRun {
     #[staticmethod]
+    #[pyo3(signature = (layout, path, offset, length, read_delay_us=0))]
     fn open(
         py: Python<'_>,
         layout: &PyRowsLayout,
         path: PathBuf,
         offset: u64,
         length: u64,
+        read_delay_us: u64,
     ) -> PyResult<Self> {
         let layout = &layout.layout;
         let run = py.detach(|| LogRun::open(layout, &path, offset, length))?;
+        let run = run.with_read_delay(Duration::from_micros(read_delay_us));
         Ok(Self { run: Arc::new(run) })
     }
 }

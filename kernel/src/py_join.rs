@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_pyarrow::PyArrowType;
@@ -28,8 +29,12 @@ struct PySide {
     late: Option<usize>,
     expiry: Option<usize>,
     comparands: Vec<usize>,
+    times: Vec<usize>,
+    expires_after_us: i64,
     kept: Vec<usize>,
+    null_keys: bool,
     outer: bool,
+    once: bool,
 }
 
 impl PySide {
@@ -41,8 +46,12 @@ impl PySide {
             late: self.late,
             expiry: self.expiry,
             comparands: self.comparands,
+            times: self.times,
+            expires_after: self.expires_after_us,
             kept: self.kept,
+            null_keys: self.null_keys,
             outer: self.outer,
+            once: self.once,
         }
     }
 }
@@ -76,9 +85,18 @@ impl PyJoinLayout {
         PyArrowType(self.layout.encoded_schema().as_ref().clone())
     }
 
-    fn open_run(&self, py: Python<'_>, path: PathBuf, offset: u64, length: u64) -> PyResult<PyRun> {
+    #[pyo3(signature = (path, offset, length, read_delay_us=0))]
+    fn open_run(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        offset: u64,
+        length: u64,
+        read_delay_us: u64,
+    ) -> PyResult<PyRun> {
         let (shape, fingerprint) = (self.layout.shape, self.layout.fingerprint);
         let run = py.detach(|| Run::open(shape, fingerprint, &path, offset, length))?;
+        let run = run.with_read_delay(Duration::from_micros(read_delay_us));
         Ok(PyRun { run: Arc::new(run) })
     }
 
@@ -287,8 +305,27 @@ impl PyJoinStore {
         self.with(py, |store| Ok(store.run_bytes(part)))
     }
 
+    fn read_ahead(&self, py: Python<'_>) -> PyResult<()> {
+        let read = || -> Result<()> {
+            loop {
+                // Batches go on while blocks are read.
+                let missing = lock(&self.store)?.missing();
+                let Some((part, missing)) = missing else {
+                    return Ok(());
+                };
+                let ahead = missing.read()?;
+                lock(&self.store)?.put_ahead(part, ahead);
+            }
+        };
+        Ok(py.detach(read)?)
+    }
+
     fn stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
-        Ok(figures(self.with(py, |store| Ok(store.stats()))?))
+        let (stats, ahead) =
+            self.with(py, |store| Ok((store.stats(), store.blocks_read_ahead())))?;
+        let mut figures = figures(stats);
+        figures.insert("read_ahead", ahead);
+        Ok(figures)
     }
 }
 

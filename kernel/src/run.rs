@@ -36,7 +36,16 @@ impl Run {
         offset: u64,
         length: u64,
     ) -> Result<Self> {
-        let file = PackFile::open(path)?;
+        Self::read(PackFile::open(path)?, shape, fingerprint, offset, length)
+    }
+
+    fn read(
+        file: Arc<PackFile>,
+        shape: RowShape,
+        fingerprint: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<Self> {
         let name = format!("{} (run at byte {offset})", file.name());
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 || !file.has_range(offset, length) {
             let what = format!("a run of {length} bytes can't lie here");
@@ -100,6 +109,19 @@ impl Run {
         Self { read_delay, ..self }
     }
 
+    /// What is left of the run when its block index and key filter have to leave memory.
+    pub fn shut(&self) -> ShutRun {
+        ShutRun {
+            file: Arc::clone(&self.file),
+            offset: self.offset,
+            length: self.length(),
+            shape: self.shape,
+            fingerprint: self.fingerprint,
+            memory_bytes: self.memory_bytes(),
+            read_delay: self.read_delay,
+        }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -155,6 +177,12 @@ impl Run {
 
     /// Reads the blocks `first .. end` and checks each; what was in `into` is gone.
     pub fn read_blocks(&self, first: usize, end: usize, into: &mut Vec<u8>) -> Result<()> {
+        wait_before_read(self.read_delay);
+        self.read_near_blocks(first, end, into)
+    }
+
+    /// Likewise of a run that was just written, and so is near in any case.
+    pub fn read_near_blocks(&self, first: usize, end: usize, into: &mut Vec<u8>) -> Result<()> {
         into.clear();
         let Some((head, blocks)) = self
             .index
@@ -165,7 +193,6 @@ impl Run {
         };
         let length: usize = blocks.iter().map(|block| block.length as usize).sum();
         into.resize(length, 0);
-        wait_before_read(self.read_delay);
         self.file.read(self.offset + head.offset, into)?;
         let mut rest = into.as_slice();
         for (at, block) in blocks.iter().enumerate() {
@@ -223,6 +250,35 @@ impl Run {
         self.shape
             .read(bytes, at)
             .ok_or_else(|| Error::damaged(&self.name, "a block holds bytes that are no row"))
+    }
+}
+
+/// A run of which nothing is in memory.
+pub struct ShutRun {
+    file: Arc<PackFile>,
+    offset: u64,
+    length: u64,
+    shape: RowShape,
+    fingerprint: u64,
+    memory_bytes: usize,
+    read_delay: Duration,
+}
+
+impl ShutRun {
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// What the run takes when it is open.
+    pub fn open_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    pub fn open(&self) -> Result<Run> {
+        wait_before_read(self.read_delay);
+        let file = Arc::clone(&self.file);
+        let run = Run::read(file, self.shape, self.fingerprint, self.offset, self.length)?;
+        Ok(run.with_read_delay(self.read_delay))
     }
 }
 

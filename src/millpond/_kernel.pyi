@@ -271,7 +271,9 @@ class SessionRowsRun:
     """An immutable run of session rows inside a pack; of its index only a directory is in memory."""
 
     @staticmethod
-    def open(layout: SessionRowsLayout, path: str, offset: int, length: int) -> SessionRowsRun: ...
+    def open(
+        layout: SessionRowsLayout, path: str, offset: int, length: int, read_delay_us: int = 0
+    ) -> SessionRowsRun: ...
 
 @final
 class SessionRowsStore:
@@ -366,14 +368,16 @@ class JoinLayout:
         comparisons: list[str],
         slice_us: int,
     ) -> JoinLayout:
-        """A side is a dict: `input`, its schema; `keys`, `kept` and `comparands`, lists of positions; `matchable`,
-        `late` and `expiry`, positions or None; `outer`, whether rows come out that found no partner."""
+        """A side is a dict. `input`: its schema. `keys`, `kept`, `comparands`: lists of positions. `matchable`,
+        `late`, `expiry`: positions or None. `times`: the numbers of the comparisons whose comparand is the time that
+        `expiry` follows, `expires_after_us` later. `null_keys`: null is equal to null. `outer`: rows that found no
+        partner come out. `once`: rows come out with their first partner only."""
     @property
     def output_schema(self) -> pa.Schema:
         """The left side's kept columns, then the right side's."""
     @property
     def encoded_schema(self) -> pa.Schema: ...
-    def open_run(self, path: str, offset: int, length: int) -> Run: ...
+    def open_run(self, path: str, offset: int, length: int, read_delay_us: int = 0) -> Run: ...
     def merge_runs(
         self,
         part: int,
@@ -434,4 +438,6 @@ class JoinStore:
     def replace(self, part: int, first: int, count: int, run: Run) -> bool: ...
     def runs(self, part: int) -> list[Run]: ...
     def run_bytes(self, part: int) -> int: ...
+    def read_ahead(self) -> None:
+        """Reads what the next batches will look into. It may run beside all other calls."""
     def stats(self) -> dict[str, int]: ...

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,6 +13,7 @@ use crate::aur::log_format::{
 };
 use crate::error::{Error, Result};
 use crate::pack::{PackFile, PackWriter};
+use crate::spent::wait_before_read;
 
 /// Ranges that are less far apart are read together.
 const READ_GAP: u64 = 16 << 10;
@@ -27,6 +29,7 @@ pub struct LogRun {
     /// How many entries stand before each block.
     entries_before: Vec<u32>,
     key_width: Option<usize>,
+    read_delay: Duration,
 }
 
 /// Which entry of the index of a run, and in which of its blocks it is.
@@ -111,7 +114,13 @@ impl LogRun {
             directory,
             entries_before,
             key_width: layout.key_width(),
+            read_delay: Duration::ZERO,
         })
+    }
+
+    /// For benchmarks: each read of index or rows first waits, as one of remote storage would.
+    pub fn with_read_delay(self, read_delay: Duration) -> Self {
+        Self { read_delay, ..self }
     }
 
     pub fn rows(&self) -> u64 {
@@ -174,6 +183,7 @@ impl LogRun {
                 end += 1;
             }
             bytes.resize(length as usize, 0);
+            wait_before_read(self.read_delay);
             self.file.read(self.offset + first.offset, &mut bytes)?;
             read += length;
             for block in &blocks[at..end] {
@@ -227,6 +237,7 @@ impl LogRun {
                 end += 1;
             }
             bytes.resize((stop - start) as usize, 0);
+            wait_before_read(self.read_delay);
             self.file.read(self.offset + start, &mut bytes)?;
             read += stop - start;
             for (number, range) in ranges.iter().enumerate().take(end).skip(at) {
@@ -244,6 +255,7 @@ impl LogRun {
 
     /// Moves a range of the run's bytes behind what is written, without looking at it.
     pub fn copy_to(&self, writer: &mut PackWriter, offset: u64, length: u64) -> Result<()> {
+        wait_before_read(self.read_delay);
         writer.copy(&self.file, self.offset + offset, length)
     }
 

@@ -1,27 +1,51 @@
 //! Rows of outer sides that expire without having found a partner.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
 use crate::cursor::RunCursor;
 use crate::error::Result;
+use crate::join::alone::{Alone, AloneRow};
 use crate::join::chunk::Chunk;
 use crate::join::layout::{JoinLayout, LEFT, RIGHT};
 use crate::join::matching::OUTPUT_ROWS;
 use crate::join::part::{Part, end_of, side_of};
-use crate::join::record::{self, MARK, MATCHED};
+use crate::join::record::{self, Head, MARK, MATCHED};
+use crate::lookup::Counters;
 use crate::merge::Merger;
 use crate::rows::HashRange;
 
-/// The runs of one part under way.
-struct PartScan {
-    part: i64,
-    merger: Merger<RunCursor>,
-    /// The first sources are committed runs, which may hold rows that went out before.
-    committed: usize,
+/// One part under way.
+enum Scan {
+    Runs {
+        part: i64,
+        merger: Merger<RunCursor>,
+        /// The first sources are committed runs, which may hold rows that went out before.
+        committed: usize,
+    },
+    /// The rows are in memory; the number of the next.
+    Memory { part: i64, at: usize },
+}
+
+/// Rows of a part that wait on.
+#[derive(Default)]
+struct Later {
+    rows: Vec<AloneRow>,
+    bytes: usize,
+}
+
+/// What there is to expire.
+pub struct Expiring<'a> {
+    pub parts: &'a BTreeMap<i64, Part>,
+    pub chunk: &'a Chunk,
+    /// Rows for which the running batch found a partner.
+    pub marked: &'a HashSet<u64>,
+    pub alone: &'a mut Alone,
+    /// What may be held of rows that wait on.
+    pub room: usize,
+    pub counters: &'a mut Counters,
 }
 
 pub struct Expiry {
@@ -29,7 +53,8 @@ pub struct Expiry {
     evicted: i64,
     range: HashRange,
     waiting: VecDeque<i64>,
-    scan: Option<PartScan>,
+    scan: Option<Scan>,
+    later: Later,
     /// Rows of the chunk that were looked at, by side.
     chunk_rows: [usize; 2],
 }
@@ -58,82 +83,125 @@ impl Expiry {
             range,
             waiting,
             scan: None,
+            later: Later::default(),
             chunk_rows: [0, 0],
         }
     }
 
-    /// The next rows, in the output schema; `None` when all have been given out. `marked`: rows for which the running
-    /// batch found a partner.
+    /// The next rows, in the output schema; `None` when all have been given out.
     pub fn next(
         &mut self,
         layout: &JoinLayout,
-        parts: &std::collections::BTreeMap<i64, Part>,
-        chunk: &Chunk,
-        marked: &HashSet<u64>,
+        from: &mut Expiring<'_>,
     ) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(mut scan) = self.scan.take() {
-                let side = side_of(scan.part);
-                let (bytes, rows, is_done) = self.gather(layout, &mut scan, marked)?;
-                if !is_done {
-                    self.scan = Some(scan);
+            match self.scan.take() {
+                Some(Scan::Runs {
+                    part,
+                    mut merger,
+                    committed,
+                }) => {
+                    let found = self.gather(layout, part, &mut merger, committed, from)?;
+                    for cursor in merger.sources_mut() {
+                        from.counters.add_reads(&cursor.take_reads());
+                    }
+                    if !found.is_done {
+                        self.scan = Some(Scan::Runs {
+                            part,
+                            merger,
+                            committed,
+                        });
+                    } else if self.is_cut(part, from.room) && self.later.bytes <= from.room {
+                        from.alone.add(part, std::mem::take(&mut self.later).rows);
+                    }
+                    if !found.rows.is_empty() {
+                        let rows = found.rows.iter();
+                        let records: Vec<&[u8]> = rows.map(|at| &found.bytes[at.clone()]).collect();
+                        return layout.decode_alone(side_of(part), &records).map(Some);
+                    }
                 }
-                if !rows.is_empty() {
-                    let records: Vec<&[u8]> = rows.iter().map(|at| &bytes[at.clone()]).collect();
-                    return layout.decode_alone(side, &records).map(Some);
+                Some(Scan::Memory { part, mut at }) => {
+                    let mut records: Vec<&[u8]> = Vec::new();
+                    while records.len() < OUTPUT_ROWS
+                        && let Some(row) = from.alone.get(part, at)
+                    {
+                        if row.expiry <= self.before && !from.marked.contains(&row.id) {
+                            records.push(&row.record);
+                        }
+                        at += 1;
+                    }
+                    if !records.is_empty() {
+                        self.scan = Some(Scan::Memory { part, at });
+                        return layout.decode_alone(side_of(part), &records).map(Some);
+                    }
                 }
-                continue;
-            }
-            let Some(at) = self.waiting.pop_front() else {
-                break;
-            };
-            if let Some(part) = parts.get(&at) {
-                self.scan = Some(self.open(at, part)?);
+                None => {
+                    let Some(at) = self.waiting.pop_front() else {
+                        break;
+                    };
+                    self.later = Later::default();
+                    if from.alone.holds(at) {
+                        self.scan = Some(Scan::Memory { part: at, at: 0 });
+                    } else if let Some(part) = from.parts.get(&at) {
+                        self.scan = Some(self.open(at, part)?);
+                    }
+                }
             }
         }
         for side in [LEFT, RIGHT] {
-            if let Some(batch) = self.next_of_chunk(layout, side, chunk)? {
+            if let Some(batch) = self.next_of_chunk(layout, side, from.chunk)? {
                 return Ok(Some(batch));
             }
         }
         Ok(None)
     }
 
-    fn open(&self, at: i64, part: &Part) -> Result<PartScan> {
+    /// Whether some rows of the part wait on, and there is room for them.
+    fn is_cut(&self, part: i64, room: usize) -> bool {
+        end_of(part) > self.before && room > 0
+    }
+
+    fn open(&self, at: i64, part: &Part) -> Result<Scan> {
         let runs = part
             .runs
             .iter()
             .chain(part.pending.iter().map(|(_, run)| run));
         let cursors = runs
-            .map(|held| RunCursor::open(Arc::clone(&held.run), self.range))
+            .map(|held| RunCursor::open(held.run()?, self.range))
             .collect::<Result<Vec<_>>>()?;
-        Ok(PartScan {
+        Ok(Scan::Runs {
             part: at,
             merger: Merger::new(cursors),
             committed: part.runs.len(),
         })
     }
 
-    /// Copies of expired rows, and whether the part has no more.
+    /// Expired rows; those that wait on are noted.
     fn gather(
-        &self,
+        &mut self,
         layout: &JoinLayout,
-        scan: &mut PartScan,
-        marked: &HashSet<u64>,
-    ) -> Result<(Vec<u8>, Vec<Range<usize>>, bool)> {
-        let head = layout.sides[side_of(scan.part)].head;
-        let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+        part: i64,
+        merger: &mut Merger<RunCursor>,
+        committed: usize,
+        from: &Expiring<'_>,
+    ) -> Result<Gathered> {
+        let head = layout.sides[side_of(part)].head;
+        let is_cut = self.is_cut(part, from.room);
+        let mut end = 0;
+        let mut gathered = Gathered::default();
+        let Gathered { bytes, rows, .. } = &mut gathered;
         while rows.len() < OUTPUT_ROWS {
-            if !scan.merger.next(&())? {
-                return Ok((bytes, rows, true));
+            if !merger.next(&())? {
+                gathered.is_done = true;
+                return Ok(gathered);
             }
             let mut marked_here = HashSet::new();
             let first = rows.len();
-            for source in scan.merger.at_key() {
-                let Some(row) = scan.merger.source(*source).row() else {
+            for source in merger.at_key() {
+                let Some(row) = merger.source(*source).row() else {
                     continue;
                 };
-                let gone = match (*source as usize) < scan.committed {
+                let gone = match (*source as usize) < committed {
                     true => self.evicted,
                     false => i64::MIN,
                 };
@@ -144,7 +212,7 @@ impl Expiry {
                     if flags & MARK != 0 {
                         marked_here.insert(record::marked_id(record));
                     } else if flags & MATCHED == 0
-                        && expiry <= self.before
+                        && (is_cut || expiry <= self.before)
                         && (expiry > gone || gone == i64::MIN)
                     {
                         let start = bytes.len();
@@ -155,15 +223,24 @@ impl Expiry {
             }
             let mut kept = first;
             for at in first..rows.len() {
-                let id = head.id(&bytes[rows[at].clone()]);
-                if !id.is_some_and(|id| marked.contains(&id) || marked_here.contains(&id)) {
+                let record = &bytes[rows[at].clone()];
+                let id = head.id(record);
+                if id.is_some_and(|id| from.marked.contains(&id) || marked_here.contains(&id)) {
+                    continue;
+                }
+                if record::expiry(record) <= self.before {
                     rows.swap(kept, at);
+                    end = end.max(rows[kept].end);
                     kept += 1;
+                } else if let Some(row) = alone_row(head, record) {
+                    self.later.add(row, from.room);
                 }
             }
             rows.truncate(kept);
+            // Only what expired is handed on.
+            bytes.truncate(end);
         }
-        Ok((bytes, rows, false))
+        Ok(gathered)
     }
 
     fn next_of_chunk(
@@ -193,4 +270,31 @@ impl Expiry {
             false => layout.decode_alone(side, &records).map(Some),
         }
     }
+}
+
+#[derive(Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    rows: Vec<Range<usize>>,
+    /// The part has no more.
+    is_done: bool,
+}
+
+impl Later {
+    fn add(&mut self, row: AloneRow, room: usize) {
+        self.bytes += row.bytes();
+        match self.bytes <= room {
+            true => self.rows.push(row),
+            false => self.rows = Vec::new(),
+        }
+    }
+}
+
+/// A row without a partner, to be held.
+pub fn alone_row(head: Head, record: &[u8]) -> Option<AloneRow> {
+    head.id(record).map(|id| AloneRow {
+        expiry: record::expiry(record),
+        id,
+        record: record.into(),
+    })
 }

@@ -32,6 +32,16 @@ impl Comparison {
         }
     }
 
+    /// The least and the most that the comparand of `side` may be for the comparison to hold, given the other one.
+    fn bounds(self, side: usize, other: i64) -> (Option<i64>, Option<i64>) {
+        match (self, side == LEFT) {
+            (Self::Less, true) | (Self::Greater, false) => (None, Some(other.saturating_sub(1))),
+            (Self::LessOrEqual, true) | (Self::GreaterOrEqual, false) => (None, Some(other)),
+            (Self::Greater, true) | (Self::Less, false) => (Some(other.saturating_add(1)), None),
+            (Self::GreaterOrEqual, true) | (Self::LessOrEqual, false) => (Some(other), None),
+        }
+    }
+
     #[inline]
     pub fn holds(self, left: i64, right: i64) -> bool {
         match self {
@@ -39,6 +49,40 @@ impl Comparison {
             Self::LessOrEqual => left <= right,
             Self::Greater => left > right,
             Self::GreaterOrEqual => left >= right,
+        }
+    }
+}
+
+/// An interval of time, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub first: i64,
+    pub last: i64,
+}
+
+impl Span {
+    pub const ALL: Self = Self {
+        first: i64::MIN,
+        last: i64::MAX,
+    };
+    pub const EMPTY: Self = Self {
+        first: i64::MAX,
+        last: i64::MIN,
+    };
+
+    pub fn is_empty(self) -> bool {
+        self.first > self.last
+    }
+
+    pub fn meets(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    /// The smallest that holds both.
+    pub fn around(self, other: Self) -> Self {
+        Self {
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
         }
     }
 }
@@ -56,10 +100,18 @@ pub struct SideColumns {
     pub expiry: Option<usize>,
     /// int64: what is compared with those of the other side.
     pub comparands: Vec<usize>,
+    /// Numbers of the comparisons whose comparand of this side is the time that `expiry` follows.
+    pub times: Vec<usize>,
+    /// By how much the expiry is after that time.
+    pub expires_after: i64,
     /// What comes out.
     pub kept: Vec<usize>,
+    /// Null is a key like others, and equal to itself.
+    pub null_keys: bool,
     /// Rows without a partner come out when they expire.
     pub outer: bool,
+    /// Rows come out with their first partner and never again.
+    pub once: bool,
 }
 
 #[derive(Debug)]
@@ -68,6 +120,7 @@ pub struct SideLayout {
     pub types: Vec<DataType>,
     pub codec: RowCodec,
     pub outer: bool,
+    pub once: bool,
     pub head: Head,
 }
 
@@ -85,13 +138,21 @@ impl SideLayout {
                 return Err(Error::invalid(what));
             }
         }
+        if columns
+            .times
+            .iter()
+            .any(|at| *at >= columns.comparands.len())
+        {
+            return Err(Error::invalid("a time that is not among what is compared"));
+        }
         let types = column_types(&columns.input, &columns.kept)?;
         Ok(Self {
             codec: RowCodec::new(&types)?,
             types,
             outer: columns.outer,
+            once: columns.once,
             head: Head {
-                has_id: columns.outer,
+                has_id: columns.outer || columns.once,
                 comparands: columns.comparands.len(),
             },
             columns,
@@ -154,6 +215,7 @@ impl JoinLayout {
         key_types.iter().for_each(|t| codec::describe(t, &mut text));
         for side in &sides {
             text.push_str(if side.outer { " | outer " } else { " | " });
+            text.push_str(if side.once { "once " } else { "" });
             let types = side.types.iter();
             types.for_each(|t| codec::describe(t, &mut text));
             let kept = side.columns.kept.iter();
@@ -181,6 +243,30 @@ impl JoinLayout {
             Field::new("key", DataType::Binary, false),
             Field::new("value", DataType::Binary, false),
         ]))
+    }
+
+    /// Whether it is known of a row when its partners on `side` expire.
+    pub fn bounds_partners(&self, side: usize) -> bool {
+        let columns = &self.sides[side].columns;
+        columns.expiry.is_some() && !columns.times.is_empty()
+    }
+
+    /// When the rows of `side` that can be partners of a row of the other side expire.
+    #[inline]
+    pub fn partners_expire(&self, side: usize, other: &[u8]) -> Span {
+        if record::flags(other) & record::ALONE != 0 {
+            return Span::EMPTY;
+        }
+        let columns = &self.sides[side].columns;
+        let head = self.sides[1 - side].head;
+        let mut span = Span::ALL;
+        for at in &columns.times {
+            let (least, most) = self.comparisons[*at].bounds(side, head.comparand(other, *at));
+            let after = |time: i64| time.saturating_add(columns.expires_after);
+            span.first = span.first.max(least.map_or(i64::MIN, after));
+            span.last = span.last.min(most.map_or(i64::MAX, after));
+        }
+        span
     }
 
     /// Whether two rows of one key are partners.

@@ -1,5 +1,6 @@
 //! Pairs of the rows of some keys: those that the running batch brings, with each other and with those kept before.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
@@ -7,8 +8,8 @@ use arrow_array::RecordBatch;
 
 use crate::error::Result;
 use crate::join::chunk::{Chunk, ChunkKeys};
-use crate::join::layout::{JoinLayout, LEFT, RIGHT};
-use crate::join::part::{Part, side_of};
+use crate::join::layout::{JoinLayout, LEFT, RIGHT, Span};
+use crate::join::part::{Part, side_of, span_of};
 use crate::join::record::{self, MARK, MATCHED};
 use crate::lookup::Counters;
 use crate::spent::Beside;
@@ -52,11 +53,15 @@ pub struct Step {
     groups: Vec<Group>,
     bytes: Vec<u8>,
     old: Vec<OldRow>,
+    /// Rows of the chunk that came out, on a side whose rows do so once.
+    came_out: HashSet<usize>,
     at: Position,
     /// The first row of the chunk that is not in the step.
     pub end: usize,
     /// Keys that were looked up on each side.
     pub looked_up: [u64; 2],
+    /// When the rows that were looked for expire, where their time is bounded.
+    pub asked: [Option<Span>; 2],
 }
 
 /// What a step found out beside the pairs: rows of outer sides that have a partner for the first time.
@@ -75,6 +80,8 @@ pub struct Kept<'a> {
     pub evicted: i64,
     /// Runs of this chunk and later ones are not looked at.
     pub chunk: usize,
+    /// Rows for which the running batch found a partner.
+    pub marked: &'a HashSet<u64>,
     pub counters: &'a mut Counters,
 }
 
@@ -103,9 +110,11 @@ impl Step {
             groups,
             bytes: Vec::new(),
             old: Vec::new(),
+            came_out: HashSet::new(),
             at: Position::default(),
             end,
             looked_up: [0, 0],
+            asked: [None, None],
         };
         for side in [LEFT, RIGHT] {
             step.look_up(layout, chunk, &firsts, side, kept)?;
@@ -133,12 +142,25 @@ impl Step {
         }
         kept.counters.gets += wanted.len() as u64;
         self.looked_up[side] = wanted.len() as u64;
+        let spans = match layout.bounds_partners(side) {
+            true => Some(self.spans(layout, chunk, &wanted, side)),
+            false => None,
+        };
+        let asked = spans.iter().flatten().filter(|span| !span.is_empty());
+        self.asked[side] = asked.copied().reduce(Span::around);
         let spent = Beside::start();
         let mut lists: Vec<List> = Vec::new();
         let mut scratch = Vec::new();
         let (bytes, chunk_number) = (&mut self.bytes, kept.chunk);
         for (at, part) in kept.parts.iter_mut() {
             if side_of(*at) != side || part.is_dropped {
+                continue;
+            }
+            let wanted = match &spans {
+                Some(spans) => Cow::Owned(meeting(&wanted, spans, span_of(*at, layout.slice_us))),
+                None => Cow::Borrowed(&wanted),
+            };
+            if wanted.is_empty() {
                 continue;
             }
             let committed = part.runs.len();
@@ -170,11 +192,21 @@ impl Step {
             let same = rest.iter().take_while(|list| list.group == first.group);
             let (now, later) = rest.split_at(same.count());
             let start = self.old.len();
-            self.expand(layout, side, now, kept.evicted)?;
+            self.expand(layout, side, now, kept)?;
             self.groups[first.group as usize].old[side] = start..self.old.len();
             rest = later;
         }
         Ok(())
+    }
+
+    /// For each of the groups, when the rows expire that its new rows look for on `side`.
+    fn spans(&self, layout: &JoinLayout, chunk: &Chunk, groups: &[u32], side: usize) -> Vec<Span> {
+        let spans = groups.iter().map(|group| {
+            let rows = self.groups[*group as usize].new[1 - side].clone();
+            let asked = rows.map(|row| layout.partners_expire(side, chunk.record(row)));
+            asked.fold(Span::EMPTY, Span::around)
+        });
+        spans.collect()
     }
 
     /// The rows of a key's lists, marks applied.
@@ -183,7 +215,7 @@ impl Step {
         layout: &JoinLayout,
         side: usize,
         lists: &[List],
-        evicted: i64,
+        kept: &Kept<'_>,
     ) -> Result<()> {
         let head = layout.sides[side].head;
         let first = self.old.len();
@@ -196,7 +228,7 @@ impl Step {
                 let flags = record::flags(record);
                 if flags & MARK != 0 {
                     marked.insert(record::marked_id(record));
-                } else if !list.is_committed || record::expiry(record) > evicted {
+                } else if !list.is_committed || record::expiry(record) > kept.evicted {
                     old.push(OldRow {
                         record: start + at.start..start + at.end,
                         part: list.part,
@@ -205,10 +237,11 @@ impl Step {
                 }
             })?;
         }
-        if !marked.is_empty() {
+        if !marked.is_empty() || !kept.marked.is_empty() {
             for row in &mut self.old[first..] {
                 let id = head.id(&self.bytes[row.record.clone()]);
-                row.is_matched |= id.is_some_and(|id| marked.contains(&id));
+                row.is_matched |=
+                    id.is_some_and(|id| marked.contains(&id) || kept.marked.contains(&id));
             }
         }
         Ok(())
@@ -221,12 +254,14 @@ impl Step {
         chunk: &Chunk,
         matched: &mut Matched,
     ) -> Result<Option<RecordBatch>> {
-        let outer = [layout.sides[LEFT].outer, layout.sides[RIGHT].outer];
+        let is_followed = [LEFT, RIGHT].map(|side| layout.sides[side].head.has_id);
+        let is_once = layout.sides[LEFT].once;
         let (mut lefts, mut rights): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
         let Self {
             groups,
             bytes,
             old,
+            came_out,
             at,
             ..
         } = self;
@@ -243,6 +278,13 @@ impl Step {
                     true => &bytes[old[left_at].record.clone()],
                     false => chunk.record(left_at),
                 };
+                let has_come_out = match is_old_left {
+                    true => old[left_at].is_matched,
+                    false => came_out.contains(&left_at),
+                };
+                if is_once && has_come_out {
+                    at.right = right_rows.len();
+                }
                 while at.right < right_rows.len() && lefts.len() < OUTPUT_ROWS {
                     let right_at = right_rows.start + at.right;
                     at.right += 1;
@@ -259,7 +301,7 @@ impl Step {
                         (LEFT, left_at, is_old_left, left),
                         (RIGHT, right_at, is_old_right, right),
                     ] {
-                        if !outer[side] {
+                        if !is_followed[side] {
                             continue;
                         }
                         if !is_old {
@@ -271,6 +313,12 @@ impl Step {
                             let same_key = group.new[1 - side].start;
                             matched.old.push((same_key, old[row].part, id));
                         }
+                    }
+                    if is_once {
+                        if !is_old_left {
+                            came_out.insert(left_at);
+                        }
+                        at.right = right_rows.len();
                     }
                 }
                 if at.right >= right_rows.len() {
@@ -293,4 +341,11 @@ impl Step {
             false => layout.decode_pairs(&lefts, &rights).map(Some),
         }
     }
+}
+
+/// Those of the groups that look for rows of the span.
+fn meeting(groups: &[u32], asked: &[Span], span: Span) -> Vec<u32> {
+    let pairs = groups.iter().zip(asked);
+    let met = pairs.filter(|(_, asked)| asked.meets(span));
+    met.map(|(group, _)| *group).collect()
 }

@@ -4,11 +4,13 @@
 //! one for each interval of expiry, and a part in runs: what a batch adds to a part is one run, in which a key's rows
 //! are one list. All runs are asked, and a part is dropped whole when its time has passed.
 
+pub mod alone;
 pub mod chunk;
 pub mod expiry;
 pub mod held;
 pub mod layout;
 pub mod matching;
+pub mod memory;
 pub mod merge;
 pub mod part;
 pub mod record;

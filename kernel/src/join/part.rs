@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::join::held::HeldRun;
+use crate::join::layout::Span;
 use crate::join::record::{AT_ONCE, NEVER};
 use crate::run::Run;
 use crate::run_writer::RunExtent;
@@ -34,6 +35,17 @@ pub fn end_of(part: i64) -> i64 {
     match part >= NEVER - 1 {
         true => NEVER,
         false => part >> 1,
+    }
+}
+
+/// When the rows of the part expire; those that stay, at any time.
+pub fn span_of(part: i64, slice_us: i64) -> Span {
+    match end_of(part) {
+        NEVER => Span::ALL,
+        end => Span {
+            first: end.saturating_sub(slice_us).saturating_add(1),
+            last: end,
+        },
     }
 }
 
@@ -75,7 +87,7 @@ impl Part {
         match self.flushed {
             Some((chunk, extent)) if extent.length == run.length() && extent.rows == run.rows() => {
                 self.flushed = None;
-                self.pending.push((chunk, HeldRun::new(run)));
+                self.pending.push((chunk, HeldRun::just_written(run)));
                 Ok(())
             }
             _ => Err(Error::Invalid(format!(
@@ -117,7 +129,7 @@ impl Part {
     }
 
     pub fn run_bytes(&self) -> u64 {
-        self.runs.iter().map(|held| held.run.length()).sum()
+        self.runs.iter().map(HeldRun::length).sum()
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -149,6 +161,8 @@ mod tests {
             for (expiry, end) in ends {
                 let part = part_of(side, expiry, 10);
                 assert_eq!((end_of(part), side_of(part)), (end, side), "{expiry}");
+                let span = span_of(part, 10);
+                assert!(span.first <= expiry && expiry <= span.last, "{expiry}");
             }
             let never = part_of(side, NEVER, 10);
             assert_eq!((end_of(never), side_of(never)), (NEVER, side));

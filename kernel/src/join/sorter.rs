@@ -157,7 +157,11 @@ impl JoinSorter {
         };
         let int = |at: usize| batch.column(at).as_primitive::<Int64Type>();
         let comparands: Vec<&Int64Array> = columns.comparands.iter().map(|at| int(*at)).collect();
-        let nulls: Option<NullBuffer> = key_columns
+        let never_equal = match columns.null_keys {
+            true => &[][..],
+            false => key_columns.as_slice(),
+        };
+        let nulls: Option<NullBuffer> = never_equal
             .iter()
             .map(|column| column.logical_nulls())
             .chain(comparands.iter().map(|column| column.nulls().cloned()))

@@ -11,10 +11,13 @@ use arrow_array::types::{Int64Type, UInt64Type};
 
 use crate::cursor::RunCursor;
 use crate::error::{Error, Result};
+use crate::join::alone::Alone;
 use crate::join::chunk::Chunk;
-use crate::join::expiry::Expiry;
+use crate::join::expiry::{Expiring, Expiry, alone_row};
+use crate::join::held::{Ahead, HeldRun, Missing};
 use crate::join::layout::{JoinLayout, LEFT, RIGHT};
 use crate::join::matching::{Kept, Matched, Step};
+use crate::join::memory::{Asked, Shares};
 use crate::join::part::{Part, end_of, side_of};
 use crate::join::record;
 use crate::lookup::Counters;
@@ -45,7 +48,14 @@ pub struct JoinStore {
     counters: Counters,
     /// Keys looked up on each side since the memory was last shared out.
     wanted: [u64; 2],
+    asked: [Asked; 2],
+    /// Blocks that were read ahead.
+    read_ahead: u64,
+    alone: Alone,
 }
+
+/// The share of the memory that may be taken by rows that expire next.
+const ALONE_SHARE: usize = 8;
 
 struct Firing {
     before: i64,
@@ -87,6 +97,9 @@ impl JoinStore {
             firing: None,
             counters: Counters::default(),
             wanted: [0, 0],
+            asked: [Asked::default(), Asked::default()],
+            read_ahead: 0,
+            alone: Alone::default(),
         })
     }
 
@@ -220,8 +233,15 @@ impl JoinStore {
                     }
                 }
                 Phase::Expiring(expiry) => {
-                    let (layout, parts) = (&self.layout, &self.parts);
-                    if let Some(batch) = expiry.next(layout, parts, &self.chunk, &self.marked)? {
+                    let mut from = Expiring {
+                        parts: &self.parts,
+                        chunk: &self.chunk,
+                        marked: &self.marked,
+                        alone: &mut self.alone,
+                        room: self.memory_limit / ALONE_SHARE,
+                        counters: &mut self.counters,
+                    };
+                    if let Some(batch) = expiry.next(&self.layout, &mut from)? {
                         return Ok(Some(batch));
                     }
                     self.let_go(firing.before);
@@ -251,12 +271,14 @@ impl JoinStore {
                     parts: &mut self.parts,
                     evicted: self.evicted,
                     chunk: number,
+                    marked: &self.marked,
                     counters: &mut self.counters,
                 };
                 let begun = Step::begin(&layout, chunk, *at, &mut kept)?;
-                let looked_up = begun.looked_up;
-                self.wanted[LEFT] += looked_up[LEFT];
-                self.wanted[RIGHT] += looked_up[RIGHT];
+                for side in [LEFT, RIGHT] {
+                    self.wanted[side] += begun.looked_up[side];
+                    self.asked[side].add(begun.asked[side]);
+                }
                 *step = Some(begun);
                 continue;
             };
@@ -297,7 +319,7 @@ impl JoinStore {
         for (at, part) in &self.parts {
             let head = self.layout.sides[side_of(*at)].head;
             for (_, held) in part.pending.iter().filter(|(of, _)| *of == number) {
-                let mut cursor = RunCursor::open(Arc::clone(&held.run), self.range)?;
+                let mut cursor = RunCursor::open(held.run()?, self.range)?;
                 while let Some(row) = cursor.row() {
                     let mut pushed = Ok(());
                     record::walk_list(row.value, head, |place| {
@@ -346,10 +368,10 @@ impl JoinStore {
         }
         let (shape, fingerprint) = (self.layout.shape, self.layout.fingerprint);
         let mut written = Vec::new();
-        for (at, order) in by_part {
-            if self.parts.get(&at).is_some_and(|part| !part.is_dropped) {
-                let extent = self.chunk.write(&order, shape, fingerprint, writer)?;
-                written.push((at, extent));
+        for (at, order) in &by_part {
+            if self.parts.get(at).is_some_and(|part| !part.is_dropped) {
+                let extent = self.chunk.write(order, shape, fingerprint, writer)?;
+                written.push((*at, extent));
             }
         }
         // Only now, when all is written: after an error everything is still to be flushed.
@@ -358,9 +380,29 @@ impl JoinStore {
                 part.flushed = Some((self.flushed_chunks, *extent));
             }
         }
+        self.tell_alone(&by_part);
         self.chunk = Chunk::default();
         self.flushed_chunks += 1;
         Ok(written)
+    }
+
+    /// Rows that were written to parts of which the waiting rows are in memory.
+    fn tell_alone(&mut self, by_part: &BTreeMap<i64, Vec<u32>>) {
+        let followed = by_part.iter().filter(|(at, _)| self.alone.follows(**at));
+        let mut told = Vec::new();
+        for (at, order) in followed {
+            let head = self.layout.sides[side_of(*at)].head;
+            let records = order.iter().map(|row| self.chunk.record(*row as usize));
+            let alone =
+                records.filter(|r| record::flags(r) & (record::MARK | record::MATCHED) == 0);
+            told.push((
+                *at,
+                alone.filter_map(|r| alone_row(head, r)).collect::<Vec<_>>(),
+            ));
+        }
+        for (at, rows) in told {
+            self.alone.add(at, rows);
+        }
     }
 
     pub fn add_pending(&mut self, part: i64, run: Arc<Run>) -> Result<()> {
@@ -383,8 +425,22 @@ impl JoinStore {
         self.parts
             .retain(|_, part| part.rows > 0 || !part.runs.is_empty());
         self.evicted = self.evicted();
+        self.asked.iter_mut().for_each(Asked::commit);
+        let limit = self.memory_limit / ALONE_SHARE;
+        let parts = &self.parts;
+        self.alone.commit(&self.marked, self.evicted, limit, |at| {
+            parts.contains_key(&at)
+        });
         self.forget_batch();
-        self.relieve()
+        let shares = Shares {
+            limit: self.memory_limit.saturating_sub(self.alone.memory_bytes()),
+            slice_us: self.layout.slice_us,
+            wanted: self.wanted,
+            expected: [LEFT, RIGHT].map(|side| self.asked[side].expected()),
+        };
+        // What was wanted long ago counts less and less.
+        self.wanted = self.wanted.map(|wanted| wanted / 2);
+        shares.share_out(&mut self.parts, &mut self.counters)
     }
 
     pub fn abort(&mut self) {
@@ -399,6 +455,8 @@ impl JoinStore {
         self.flushed_chunks = 0;
         self.firing = None;
         self.evicting = None;
+        self.asked.iter_mut().for_each(Asked::forget_batch);
+        self.alone.abort();
     }
 
     pub fn replace(
@@ -419,11 +477,16 @@ impl JoinStore {
     /// The committed runs, oldest first.
     pub fn runs(&self, part: i64) -> Result<Vec<Arc<Run>>> {
         let part = self.parts.get(&part).ok_or_else(|| no_part(part))?;
-        Ok(part.runs.iter().map(|held| Arc::clone(&held.run)).collect())
+        part.runs.iter().map(HeldRun::run).collect()
     }
 
     pub fn run_bytes(&self, part: i64) -> u64 {
         self.parts.get(&part).map_or(0, Part::run_bytes)
+    }
+
+    /// Blocks that were read ahead, since the store was opened.
+    pub fn blocks_read_ahead(&self) -> u64 {
+        self.read_ahead
     }
 
     pub fn stats(&self) -> Stats {
@@ -432,7 +495,7 @@ impl JoinStore {
         let held: usize = self.parts.values().map(Part::memory_bytes).sum();
         Stats {
             rows: parts().map(|part| part.rows).sum(),
-            memory_bytes: (held + self.chunk.memory_bytes()) as u64,
+            memory_bytes: (held + self.chunk.memory_bytes() + self.alone.memory_bytes()) as u64,
             run_bytes,
             live_bytes: run_bytes,
             runs: parts().map(|part| part.runs.len() as u64).sum(),
@@ -440,36 +503,22 @@ impl JoinStore {
         }
     }
 
-    /// Shares out the memory: the side that is looked into more for each of its bytes comes first, and on a side the
-    /// newest runs.
-    fn relieve(&mut self) -> Result<()> {
-        let fixed: usize = self
-            .parts
-            .values()
-            .flat_map(|part| &part.runs)
-            .map(|held| held.run.memory_bytes())
-            .sum();
-        let mut room = self.memory_limit.saturating_sub(fixed);
-        let mut bytes = [1u64, 1];
-        for (at, part) in &self.parts {
-            bytes[side_of(*at)] += part.run_bytes();
+    /// The next blocks that should be in memory and are not, and their part.
+    pub fn missing(&self) -> Option<(i64, Missing)> {
+        let mut parts = self.parts.iter();
+        parts.find_map(|(at, part)| Some((*at, part.runs.iter().find_map(HeldRun::missing)?)))
+    }
+
+    pub fn put_ahead(&mut self, part: i64, ahead: Ahead) {
+        let runs = self.parts.get_mut(&part).map(|part| part.runs.iter_mut());
+        let held = runs.and_then(|mut runs| runs.find(|held| held.is_of(&ahead)));
+        if let Some(held) = held {
+            let (blocks, bytes) = held.put(ahead);
+            self.counters.read_requests += 1;
+            self.counters.block_reads += blocks as u64;
+            self.counters.read_bytes += bytes as u64;
+            self.read_ahead += blocks as u64;
         }
-        let density = |side: usize| self.wanted[side] as f64 / bytes[side] as f64;
-        let order = match density(LEFT) >= density(RIGHT) {
-            true => [LEFT, RIGHT],
-            false => [RIGHT, LEFT],
-        };
-        // What was wanted long ago counts less and less.
-        self.wanted = self.wanted.map(|wanted| wanted / 2);
-        for side in order {
-            let parts = self.parts.iter_mut().rev();
-            for (_, part) in parts.filter(|(at, _)| side_of(**at) == side) {
-                for held in part.runs.iter_mut().rev() {
-                    room -= held.hold(room)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

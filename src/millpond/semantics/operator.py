@@ -310,7 +310,7 @@ class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
         return True
 
 
-JoinKind = Literal["inner", "left outer", "right outer", "full outer"]
+JoinKind = Literal["inner", "left outer", "right outer", "full outer", "left semi"]
 
 
 class JoinSide(msgspec.Struct, frozen=True):
@@ -326,17 +326,26 @@ class JoinSide(msgspec.Struct, frozen=True):
     """The watermark at which the row can be forgotten; null: never."""
     comparands: tuple[int, ...]
     """int64 columns, each compared with the other side's."""
+    times: tuple[int, ...]
+    """Numbers of the comparisons whose comparand of this side is the time that `expiry` follows at a fixed distance:
+    so it is known when the rows expire that a row of the other side looks for."""
+    expires_after_us: int
+    """That distance."""
     kept_columns: tuple[int, ...]
     """What is emitted."""
     kept: tuple[Column, ...]
     """What is emitted as the query names it."""
     outer: bool
     """Rows that were forgotten without having found a partner are emitted beside nulls."""
+    once: bool
+    """Rows are emitted with their first partner and never again."""
+    null_keys: bool
+    """Null is a key like others, and equal to itself."""
 
 
 class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
-    """Pairs of rows of two streams that have equal keys, none of which is null, and for which the comparisons hold.
-    It emits the left side's kept columns, then the right side's."""
+    """Pairs of rows of two streams that have equal keys and for which the comparisons hold. It emits the left side's
+    kept columns, then the right side's."""
 
     join: JoinKind
     sides: tuple[JoinSide, JoinSide]

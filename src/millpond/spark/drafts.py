@@ -19,6 +19,7 @@ from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
 from millpond.spark.hinted import hint_of
 from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
+from millpond.spark.needed import Needed
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
@@ -152,11 +153,11 @@ def _count_rows_draft(
 
 
 def drafts_of_join(
-    catalyst: Catalyst, join: JavaObject, output_mode: OutputMode
+    catalyst: Catalyst, join: JavaObject, output_mode: OutputMode, needed: Needed
 ) -> tuple[Draft, Draft] | JoinDraft:
     """Two operators that keep the rows of a window for Spark to join, or one that joins by itself."""
     by_window = window_join(catalyst, join) if output_mode == "append" else None
-    return by_window or JoinDraft(catalyst, join)
+    return by_window or JoinDraft(catalyst, join, needed)
 
 
 def _in_windows(grouping: list[JavaObject]) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql.group import GroupedData
 from pyspark.sql.types import StructType
 
 from millpond.errors import InvalidQuery
-from millpond.spark import top
+from millpond.spark import lookback, top
 from millpond.spark.hinted import hinted_schema
 from millpond.spark.own_windows import OwnWindowGroups, own_window
 from millpond.spark.writer import StreamWriter
@@ -64,6 +64,22 @@ class StreamFrame:
         return StreamGroups(self._frame.groupBy(*keys))
 
     groupby = groupBy
+
+    def lookback(
+        self,
+        past: DataFrame | StreamFrame,
+        on: str | Sequence[str],
+        between: tuple[str, str],
+        how: lookback.How = "inner",
+        prefix: str = "past_",
+    ) -> StreamFrame:
+        """Each row beside the rows of `past` with the same key whose event time lies between so far back and so far
+        back: `between=("30 days", "29 days")`, both ends included.
+
+        It gives the columns of this stream, then those of `past` without the key, named with the prefix; with
+        `how="left"` also the rows without a past, beside nulls. `past` may be this stream itself.
+        """
+        return StreamFrame(lookback.lookback(self._frame, stream(past).unwrapped, on, between, how, prefix))
 
     def __getattr__(self, name: str) -> Any:
         return _wrapping(getattr(self._frame, name))

@@ -14,6 +14,7 @@ from typing import get_args
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import Column, JoinKind, JoinSide, JoinSpec, JoinTime
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
+from millpond.spark.needed import Needed, id_of, ids_of
 from millpond.spark.operators import Inputs, Operator, Slot, check_key, emitted_columns, type_text
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import expiry_of, watermark_delay_us, watermarked_key
@@ -24,13 +25,16 @@ _COMPARISONS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "G
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _SLICES = 8
 """Into how many parts what is kept of a side falls, about: each is looked into, and dropped as a whole."""
+_MOST_SLICES = 64
+"""Where partners are looked for in a short range of a long past: then few parts are looked into."""
 
 
 class JoinDraft:
     noun = "join"
     keeps_node = False
 
-    def __init__(self, catalyst: Catalyst, join: JavaObject) -> None:
+    def __init__(self, catalyst: Catalyst, join: JavaObject, needed: Needed = None) -> None:
+        """`needed`: what is looked at of the join's columns."""
         self._catalyst = catalyst
         self._join = join
         self._kind = _join_kind(join)
@@ -55,6 +59,17 @@ class JoinDraft:
         )
         self._offsets = (0, 0) if self._timed_key is not None else (offsets[0], offsets[1])
         self.below = (self._filtered(0, sides[0]), self._filtered(1, sides[1]))
+        if needed is not None:
+            needed |= ids_of(self._rest)
+        self._kept = [
+            [attribute for attribute in items(plan.output()) if needed is None or id_of(attribute) in needed]
+            for plan in sides
+        ]
+        if self._kind == "left semi":
+            self._kept[1] = []
+        if not any(self._kept):
+            # Rows without columns could not be counted on their way.
+            self._kept[0] = items(sides[0].output())[:1]
 
     def _sort_out(self, others: Iterable[JavaObject]) -> None:
         left, right = self._join.left().outputSet(), self._join.right().outputSet()
@@ -125,7 +140,10 @@ class JoinDraft:
             for key in keys:
                 check_key(self._catalyst, key, name)
         built = [self._side(number, name, arrow) for number in (0, 1)]
-        slots = [Slot(attribute, not attribute.nullable()) for attribute in items(self._join.output())]
+        # Outer joins make columns nullable, so that these are taken from the join.
+        kept = {id_of(attribute) for attributes in self._kept for attribute in attributes}
+        outputs = [attribute for attribute in items(self._join.output()) if id_of(attribute) in kept]
+        slots = [Slot(attribute, not attribute.nullable()) for attribute in outputs]
         emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = JoinSpec(
             name=name,
@@ -150,7 +168,7 @@ class JoinDraft:
     def _side(self, side: int, name: str, arrow: ArrowSettings) -> tuple[JoinSide, JavaObject]:
         """The side's description, and its input columns."""
         catalyst, inputs = self._catalyst, Inputs()
-        attributes = items((self._join.left(), self._join.right())[side].output())
+        attributes = self._kept[side]
         for attribute in attributes:
             inputs.append(attribute, f"the column {attribute.name()}")
         keys = [
@@ -184,18 +202,37 @@ class JoinDraft:
             late=late_at,
             expiry=expiry,
             comparands=tuple(comparands),
+            times=self._times(side) if expiry is not None else (),
+            expires_after_us=-offset_us if offset_us is not None else 0,
             kept_columns=tuple(range(len(attributes))),
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in attributes),
             outer=self._outer[side],
+            once=self._kind == "left semi" and side == 0,
+            # Spark finds partners by the bytes of their keys, and only here filters none of the nulls before.
+            null_keys=self._kind == "full outer",
         )
         return description, inputs.columns(catalyst)
+
+    def _times(self, side: int) -> tuple[int, ...]:
+        """The comparisons with the side's own event time, by which its rows expire."""
+        time = self._event_times[side]
+        if self._timed_key is not None or time is None:
+            return ()
+        at = expiry_of(self._catalyst, time)[0]
+        compared = [(left, right)[side] for left, _, right in self._comparisons]
+        return tuple(i for i, comparand in enumerate(compared) if comparand.semanticEquals(at))
 
     def _time(self) -> JoinTime | None:
         if all(time is None for time in self._event_times) and self._timed_key is None:
             return None
         delays = [watermark_delay_us(time) for time in self._event_times if time is not None]
-        kept_us = max(0, *(-offset for offset in self._offsets if offset is not None), *delays)
-        return JoinTime(self._offsets, max(1_000_000, kept_us // _SLICES))
+        offsets = [offset for offset in self._offsets if offset is not None]
+        kept_us = max(0, *(-offset for offset in offsets), *delays)
+        slice_us = kept_us // _SLICES
+        if len(offsets) == 2 and (self._times(0) or self._times(1)):
+            looked_for_us = -sum(offsets)
+            slice_us = max(min(slice_us, looked_for_us), kept_us // _MOST_SLICES)
+        return JoinTime(self._offsets, max(1_000_000, slice_us))
 
 
 def _join_kind(join: JavaObject) -> JoinKind:
@@ -205,7 +242,7 @@ def _join_kind(join: JavaObject) -> JoinKind:
             return known  # type: ignore[no-any-return]
     raise InvalidQuery(
         f"a {written} join of two streams keeps state that Millpond does not take yet; it takes inner, left outer, "
-        "right outer and full outer joins. Start the query with Spark's own writeStream"
+        "right outer, full outer and left semi joins. Start the query with Spark's own writeStream"
     )
 
 

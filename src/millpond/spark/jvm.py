@@ -6,6 +6,7 @@ classes are looked up once. What a plan means is not decided here.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -362,6 +363,39 @@ class Catalyst:
         others = self.conjuncts(parts._4().get()) if parts._4().isDefined() else []
         return PlannedJoin((items(parts._2()), items(parts._3())), others, optimized.get()._4(), node)
 
+    def with_filters_joined(self, node: JavaObject) -> JavaObject:
+        """A plan whose top are filters over an inner join of two streams, with what they ask for in the join's
+        condition, where its bounds of time tell how long rows have to be kept; any other plan as it is."""
+        return self._joined_with(node, []) or node
+
+    def _joined_with(self, node: JavaObject, conditions: list[JavaObject]) -> JavaObject | None:
+        match kind(node):
+            case "Filter" if self._can_be_joined(node.condition()):
+                return self._joined_with(node.child(), [*conditions, node.condition()])
+            case "Project" if conditions:
+                below = node.child().outputSet()
+                if not all(condition.references().subsetOf(below) for condition in conditions):
+                    return None
+                joined = self._joined_with(node.child(), conditions)
+                return None if joined is None else node.withNewChildren(self.seq([joined]))
+            case "Join" if conditions and all(child.isStreaming() for child in items(node.children())):
+                if str(node.joinType().sql()) != "INNER":
+                    return None
+                if node.condition().isDefined():
+                    conditions = [*conditions, node.condition().get()]
+                whole = functools.reduce(self.both, reversed(conditions))
+                join = self._class("org.apache.spark.sql.catalyst.plans.logical.Join")
+                return join(node.left(), node.right(), node.joinType(), self.some(whole), node.hint())
+        return None
+
+    def _can_be_joined(self, condition: JavaObject) -> bool:
+        subquery = self._object("org.apache.spark.sql.catalyst.expressions.SubqueryExpression")
+        return bool(
+            condition.deterministic()
+            and not subquery.hasSubquery(condition)
+            and not _holds(condition, "PythonUDF")
+        )
+
     def _written_out(self, join: JavaObject) -> JavaObject:
         """The join with what only stands for other expressions, such as BETWEEN, written out, where that needs no
         more columns."""
@@ -430,6 +464,10 @@ class Catalyst:
         return self._object("org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate").apply(
             plan
         )
+
+
+def _holds(expression: JavaObject, name: str) -> bool:
+    return kind(expression) == name or any(_holds(child, name) for child in items(expression.children()))
 
 
 def rebuild(

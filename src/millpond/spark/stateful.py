@@ -6,6 +6,7 @@ plan would run in Spark's own state store unnoticed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
 from millpond.spark.drafts import Draft, draft_of, drafts_of_join
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
+from millpond.spark.needed import Needed, id_of, needed_below, needed_down_to
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Hole, Inner, Part, Whole, inner, split_children
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
@@ -72,19 +74,25 @@ class _Splitter:
         self._finish = finish
         self.stages: list[Stage] = []
 
-    def split(self, node: JavaObject) -> Part:
+    def split(self, node: JavaObject, needed: Needed = None) -> Part:
+        """`needed`: what is looked at of the node's columns."""
         if not node.isStreaming():
             return Whole(node)
+        node = self._catalyst.with_filters_joined(node)
         draft = draft_of(self._catalyst, node, self._mode)
         if draft is not None:
-            hole = self._stage(draft)
+            hole = self._stage(draft, [needed_down_to(node, below, needed) for below in draft.below])
             if isinstance(draft, UnalignedRowsDraft):
                 node = draft.node
             return Inner(node, (hole,)) if draft.keeps_node else hole
         streaming = [child for child in items(node.children()) if child.isStreaming()]
         if len(streaming) > 1 and kind(node) not in _SIDE_BY_SIDE:
-            return self._split_join(node)
-        part = split_children(node, self.split)
+            return self._split_join(node, needed)
+        part = split_children(node, lambda child: self.split(child, needed_below(node, needed)))
+        if isinstance(part, Inner) and kind(node) == "Project" and needed is not None:
+            # What else it would pass on is not kept.
+            columns = (column for column in items(node.projectList()) if id_of(column) in needed)
+            part = Inner(self._catalyst.project(self._catalyst.seq(columns), node.child()), part.children)
         self._refuse(node, above_state=not isinstance(part, Whole))
         if kind(node) in _SIDE_BY_SIDE and not isinstance(part, Whole):
             raise InvalidQuery(
@@ -93,20 +101,21 @@ class _Splitter:
             )
         return part
 
-    def _stage(self, draft: Draft) -> Hole:
-        inputs = tuple(self.split(below) for below in draft.below)
+    def _stage(self, draft: Draft, needed: Sequence[Needed]) -> Hole:
+        inputs = tuple(self.split(below, of) for below, of in zip(draft.below, needed, strict=True))
         self.stages.append(Stage(self._finish(draft, len(self.stages)), inputs))
         return Hole(len(self.stages) - 1)
 
-    def _split_join(self, node: JavaObject) -> Part:
+    def _split_join(self, node: JavaObject, needed: Needed) -> Part:
         if kind(node) != "Join":
             raise _keeps_state(
                 "a join of two streams" if "Join" in kind(node) else f"{kind(node)} of several streams"
             )
-        drafts = drafts_of_join(self._catalyst, node, self._mode)
+        drafts = drafts_of_join(self._catalyst, node, self._mode, needed)
         if isinstance(drafts, tuple):
-            return inner(node, tuple(self._stage(draft) for draft in drafts))
-        hole = self._stage(drafts)
+            # The node stays, and looks at all that it looked at.
+            return inner(node, tuple(self._stage(draft, [None]) for draft in drafts))
+        hole = self._stage(drafts, [needed_below(node, needed)] * 2)
         return hole if drafts.rest is None else Inner(drafts.rest, (hole,))
 
     def _refuse(self, node: JavaObject, *, above_state: bool) -> None:

@@ -30,6 +30,7 @@ class JoinShard(OperatorShard):
         self._layout = join_layout(spec)
         self._expires = spec.time is not None
         self._store = JoinStore(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
+        self.reads_ahead = any(side.times for side in spec.sides)
 
     def apply(self, rows: pa.RecordBatch) -> None:
         self._store.apply(rows)
@@ -65,8 +66,11 @@ class JoinShard(OperatorShard):
     def stats(self) -> dict[str, int]:
         return self._store.stats()
 
+    def read_ahead(self) -> None:
+        self._store.read_ahead()
+
     def _open(self, path: str, run: RunRef | FlushedRun) -> Run:
-        return self._layout.open_run(path, run.offset, run.length)
+        return self._layout.open_run(path, run.offset, run.length, self.place.read_delay_us)
 
     def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
         if slice_ == _LET_GO:

@@ -74,8 +74,12 @@ def join_layout(spec: JoinSpec) -> JoinLayout:
             late=side.late,
             expiry=side.expiry,
             comparands=list(side.comparands),
+            times=list(side.times),
+            expires_after_us=side.expires_after_us,
             kept=list(side.kept_columns),
+            null_keys=side.null_keys,
             outer=side.outer,
+            once=side.once,
         )
         for number, side in enumerate(spec.sides)
     )

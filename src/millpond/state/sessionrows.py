@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +39,7 @@ def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
 
 class SessionRowsShard(OperatorShard):
     store_text = "log of rows with an index in the order in which sessions are expected to end"
-    reads_ahead: ClassVar[bool] = True
+    reads_ahead = True
 
     def __init__(self, place: Place, spec: SessionRowsSpec) -> None:
         super().__init__(place, spec)
@@ -90,7 +89,7 @@ class SessionRowsShard(OperatorShard):
         return self._store.stats()
 
     def _open(self, path: str, run: RunRef | FlushedRun) -> SessionRowsRun:
-        return SessionRowsRun.open(self._layout, path, run.offset, run.length)
+        return SessionRowsRun.open(self._layout, path, run.offset, run.length, self.place.read_delay_us)
 
     def _attach(self, run: FlushedRun, path: str) -> None:
         self._store.add_pending(self._open(path, run))

@@ -55,7 +55,7 @@ class OperatorShard(ABC):
 
     store_text: ClassVar[str]
     """What the store is, for people."""
-    reads_ahead: ClassVar[bool] = False
+    reads_ahead: bool = False
     """Whether `read_ahead` does anything."""
 
     def __init__(self, place: Place, spec: OperatorSpec) -> None:
