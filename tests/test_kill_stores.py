@@ -42,7 +42,7 @@ def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.Temp
     wanted = results(root)
     for name in QUERIES:
         rows = [batch.total() for batch_name, batch in wanted.items() if batch_name.startswith(name)]
-        assert len(rows) == BATCHES
+        assert len(rows) >= BATCHES  # one without rows may follow
         assert sum(rows) > 40
     return wanted
 
