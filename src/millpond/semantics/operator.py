@@ -303,11 +303,11 @@ class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
 
     @property
     def defers(self) -> bool:
-        return True
+        return isinstance(self.time, Sessions)
 
     @property
     def emits_deferred(self) -> bool:
-        return True
+        return self.defers
 
 
 JoinKind = Literal["inner", "left outer", "right outer", "full outer", "left semi"]
