@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 # Spark starts its workers with this Python, not with whatever python3 is on the path.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# Every JVM of the tests lives for minutes: compiling its code thoroughly would cost more than it gives.
-os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 LONGEST_FIRST = (
     "test_kill",

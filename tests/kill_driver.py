@@ -41,6 +41,8 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        # It lives for seconds: compile what is hot quickly rather than well.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.local.dir", str(root / "local"))
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
