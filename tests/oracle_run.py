@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
+from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
 from millpond.spark.frame import StreamFrame
 from millpond.spark.plan import cut
@@ -185,6 +187,18 @@ def check(
 def _operators(frame: DataFrame) -> int:
     plan = str(frame._jdf.queryExecution().analyzed())
     return plan.count("Aggregate [") + plan.count("Deduplicate")
+
+
+def assert_refused(
+    spark: SparkSession, scratch: Path, mode: str, message: str, query: Callable[[StreamFrame], Any]
+) -> None:
+    """The query, of a stream with the columns ts, g and v, does not start."""
+    rows = spark.readStream.format("rate").load()
+    frame = mp.stream(rows.selectExpr("timestamp as ts", "value % 3 as g", "value as v"))
+    with pytest.raises(InvalidQuery, match=message):
+        query(frame).writeStream.outputMode(mode).format("noop").option(
+            "checkpointLocation", str(scratch / "c")
+        ).start()
 
 
 def assert_same(ours: Rows, theirs: Rows, schema: list[tuple[str, str]], place: str) -> None:

@@ -15,10 +15,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import millpond as mp
-from millpond.errors import InvalidQuery
 from millpond.spark.frame import StreamFrame, StreamGroups
 from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
-from tests.oracle_run import INTERPRETED, Outputs, assert_same, configured, named, try_shapes
+from tests.oracle_run import INTERPRETED, Outputs, assert_refused, assert_same, configured, named, try_shapes
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -300,9 +299,4 @@ REFUSED: list[tuple[str, str, str, Callable[[StreamFrame], Any]]] = [
 def test_what_can_not_be_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, mode: str, message: str, query: Callable[[StreamFrame], Any]
 ) -> None:
-    rows = spark.readStream.format("rate").load()
-    frame = mp.stream(rows.selectExpr("timestamp as ts", "value % 3 as g", "value as v"))
-    with pytest.raises(InvalidQuery, match=message):
-        query(frame).writeStream.outputMode(mode).format("noop").option(
-            "checkpointLocation", str(tmp_path / "c")
-        ).start()
+    assert_refused(spark, tmp_path, mode, message, query)

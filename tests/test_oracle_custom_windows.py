@@ -20,7 +20,7 @@ from millpond.semantics.operator import OutputMode
 from millpond.spark.custom_windows import CustomWindow
 from millpond.spark.frame import StreamFrame
 from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
-from tests.oracle_run import Outputs, assert_same, check, named, run_both, stream, try_shapes
+from tests.oracle_run import Outputs, assert_refused, assert_same, check, named, run_both, stream, try_shapes
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -249,9 +249,4 @@ REFUSED: list[tuple[str, str, str, Callable[[StreamFrame], Any]]] = [
 def test_what_can_not_be_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, mode: str, message: str, query: Callable[[StreamFrame], Any]
 ) -> None:
-    rows = spark.readStream.format("rate").load()
-    frame = mp.stream(rows.selectExpr("timestamp as ts", "value % 3 as g", "value as v"))
-    with pytest.raises(InvalidQuery, match=message):
-        query(frame).writeStream.outputMode(mode).format("noop").option(
-            "checkpointLocation", str(tmp_path / "c")
-        ).start()
+    assert_refused(spark, tmp_path, mode, message, query)

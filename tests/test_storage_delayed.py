@@ -11,7 +11,7 @@ from millpond import _kernel as kernel
 from millpond.semantics.operator import Column, Panes, WindowRowsSpec
 from millpond.service.spent import Stopwatch
 from millpond.state.opening import open_shard, sorter_of
-from millpond.state.shard import Place
+from millpond.state.shard import OperatorShard, Place
 from millpond.storage.delayed import DelayedStorage, waited_ns
 from millpond.storage.local import LocalStorage
 from millpond.storage.store import open_storage
@@ -112,16 +112,21 @@ KEPT_ROWS = WindowRowsSpec(
 )
 
 
+def save(store: OperatorShard, path: Path) -> None:
+    """Flushes and commits what the running batch brought."""
+    writer = kernel.PackWriter(str(path))
+    flushed = store.flush(writer)
+    writer.finish()
+    store.add_pending(flushed, path.name, str(path))
+    store.commit()
+
+
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20], ids=["from its file", "from memory"])
 def test_kept_rows_that_are_read_from_a_file_wait_once_a_read(tmp_path: Path, memory_bytes: int) -> None:
     store = open_shard(Place(0, 0, 0, kernel.BUCKETS, memory_bytes, read_delay_us=2_000), KEPT_ROWS)
     columns = [pa.array([1, 2]), pa.array([3, 4]), pa.array([0, 0])]
     store.apply(pa.record_batch(columns, names=["k", "t", "slice"]))
-    writer = kernel.PackWriter(str(tmp_path / "pack"))
-    flushed = store.flush(writer)
-    writer.finish()
-    store.add_pending(flushed, "pack", str(tmp_path / "pack"))
-    store.commit()
+    save(store, tmp_path / "pack")
 
     watch = Stopwatch()
     with watch.on("state_read"):
@@ -145,12 +150,7 @@ def test_a_join_that_reads_kept_rows_from_a_file_waits_once_a_read(tmp_path: Pat
         [(_, rows)] = sorter.drain()
         store.apply(rows)
         found = sum(batch.num_rows for batch in store.fire("append", 0, 0))
-        path = tmp_path / f"pack-{side}"
-        writer = kernel.PackWriter(str(path))
-        flushed = store.flush(writer)
-        writer.finish()
-        store.add_pending(flushed, path.name, str(path))
-        store.commit()
+        save(store, tmp_path / f"pack-{side}")
         return found
 
     assert take(1, [7, 1, 75, 0, 0, 105]) == 0
@@ -168,11 +168,7 @@ def test_rows_of_sessions_that_are_read_from_a_file_wait_once_a_read(tmp_path: P
     sorter.push(pa.record_batch([pa.array([value]) for value in (1, 2, 3, 13)], schema=spec.input_schema))
     [(_, rows)] = sorter.drain()
     store.apply(rows)
-    writer = kernel.PackWriter(str(tmp_path / "pack"))
-    flushed = store.flush(writer)
-    writer.finish()
-    store.add_pending(flushed, "pack", str(tmp_path / "pack"))
-    store.commit()
+    save(store, tmp_path / "pack")
     watch = Stopwatch()
     with watch.on("state_read"):
         assert sum(batch.num_rows for batch in store.fire("append", 0, 20)) == 1

@@ -125,7 +125,7 @@ def _floor(
     server = Server(data, Path(job.directory))
     try:
         share = live_share(data) if workload.traffic else batch_share(load(data))
-        yield start(frame, carrier(server, share, frame.columns, schema, sink), mode="append")
+        yield start(frame, carrier(server, share, frame, schema, sink), mode="append")
     finally:
         server.stop()
 

@@ -56,7 +56,7 @@ class Server:
 def carrier(
     server: Server,
     share: Share,
-    columns: list[str],
+    frame: DataFrame,
     schema: StructType,
     sink: Callable[[DataFrame, int], None],
 ) -> Callable[[DataFrame, int], None]:
@@ -64,18 +64,20 @@ def carrier(
     from millpond.spark.jvm import Catalyst
 
     location, settings = server.location, Settings()
+    # Looking classes up takes longer than a small batch may: once.
+    catalyst = Catalyst(frame.sparkSession)
     last_rows: int | None = None
 
     def one_batch(batch: DataFrame, batch_id: int) -> None:
         nonlocal last_rows
         small = last_rows is not None and last_rows <= settings.local_ingest_rows
-        last_rows = _bring(batch.select(*columns), _Send(location, batch_id), small)
+        last_rows = _bring(batch.select(*frame.columns), _Send(location, batch_id), small)
         file, first, end = share(batch_id, last_rows)
         spark, rows = batch.sparkSession, end - first
         if rows <= settings.local_emit_rows:
             chunks = _Fetch(location, file, first, end, 1).share(0)
             messages = (chunk.serialize().to_pybytes() for chunk in chunks)
-            emitted: DataFrame = Catalyst(spark).frame_of_arrow(messages, schema, spark)
+            emitted: DataFrame = catalyst.frame_of_arrow(messages, schema, spark)
         else:
             tasks = max(1, min(spark.sparkContext.defaultParallelism, rows // settings.rows_per_task))
             fetch = _Fetch(location, file, first, end, tasks)

@@ -13,7 +13,6 @@ from pyspark.sql import types as T
 
 from millpond.semantics.operator import (
     Column,
-    KeyedTime,
     SessionRowsSpec,
     Sessions,
     TimeSpec,
@@ -28,11 +27,15 @@ from millpond.spark.operators import (
     Operator,
     Slot,
     aggregate_expressions,
+    emitted_columns,
+    numbered,
     python_type,
     type_text,
     with_window,
 )
-from millpond.spark.schemas import ArrowSettings, struct_of
+from millpond.spark.schemas import ArrowSettings
+from millpond.spark.session_rows import SessionRowsDraft
+from millpond.spark.window_rows import kept_time
 from millpond.spark.windows import CountForm, SessionForm, WindowForm, session_form, watermarked_key
 
 __all__ = ["GatheredRowsDraft", "is_gathered"]
@@ -57,20 +60,8 @@ def is_gathered(catalyst: Catalyst, aggregate: JavaObject) -> bool:
         return False
     if not functions or any(_gathered_of(function, 0) is None for function in functions):
         return False
-    form = session_form(catalyst, grouping, aggregate.child())
-    return form is None or _keeps_session(form, grouping, functions)
-
-
-def _keeps_session(form: SessionForm, grouping: list[JavaObject], functions: list[JavaObject]) -> bool:
-    """What the store of session rows asks for; the draft for those says what is missing."""
-    others = [key for key in grouping if not key.semanticEquals(form.window)]
-    return (
-        form.gap_us is not None
-        and kind(form.end) == "Add"
-        and watermarked_key([form.window]) is not None
-        and watermarked_key(others) is None
-        and not any(expression.references().contains(form.window) for expression in [*others, *functions])
-    )
+    in_sessions = session_form(catalyst, grouping, aggregate.child()) is not None
+    return not in_sessions or SessionRowsDraft.would_do(catalyst, aggregate)
 
 
 def _groups_as_arrow(data_type: T.DataType) -> bool:
@@ -146,23 +137,21 @@ class _Builder(AggregateBuilder):
             slots, window = with_window(self._catalyst, slots, form.window)
             bounds = slots[-2:]
         rows = [self._inputs.expressions[i] for i in kept] + [slot.attribute for slot in bounds]
-        emitted = self._columns([slot.attribute for slot in slots])
+        emitted, output_ipc = emitted_columns(slots, self._name, self._arrow)
+        rows_schema = numbered(rows)
         gathering = Gathering(
             keys=len(keys),
             bounds=form is not None,
             values=tuple(
                 Gathered(each.op, kept.index(each.column), each.fraction) for each in self._gathered
             ),
-            output_ipc=self._schema_bytes(emitted, emitted.names),
+            output_ipc=output_ipc,
         )
-        stored = list(kept)
-        if isinstance(time, KeyedTime) and time.slice_us > 1:
-            stored.append(time.column)
         common: dict[str, Any] = {
             "name": self._name,
             "keys": tuple(keys),
             "input_ipc": self._inputs.schema_bytes(self._name, self._arrow),
-            "output_ipc": self._schema_bytes(self._columns(rows), [f"c{i}" for i in range(len(rows))]),
+            "output_ipc": self._schema_bytes(rows_schema, rows_schema.names),
             "key_columns": self._placing(len(keys), form),
             "kept": tuple(
                 Column(plain_sql(self._inputs.expressions[i]), type_text(self._inputs.expressions[i]))
@@ -174,7 +163,7 @@ class _Builder(AggregateBuilder):
         if isinstance(time, Sessions):
             spec = SessionRowsSpec(time=time, kept_columns=tuple(kept), **common)
         else:
-            spec = WindowRowsSpec(time=time, kept_columns=tuple(stored), **common)
+            spec = WindowRowsSpec(time=time, kept_columns=(*kept, *kept_time(time)), **common)
         return Operator(
             spec=spec,
             emitted=emitted,
@@ -192,7 +181,3 @@ class _Builder(AggregateBuilder):
         timed = watermarked_key(self._grouping)
         others = [i for i, key in enumerate(self._grouping) if not key.semanticEquals(timed)]
         return tuple(others) or tuple(range(keys))
-
-    @staticmethod
-    def _columns(expressions: list[JavaObject]) -> T.StructType:
-        return struct_of([(f"c{i}", python_type(expression)) for i, expression in enumerate(expressions)])

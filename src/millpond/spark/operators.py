@@ -56,6 +56,7 @@ __all__ = [
     "count_time",
     "emitted_columns",
     "number_slot",
+    "numbered",
     "positions_of",
     "python_type",
     "time_of",
@@ -169,13 +170,13 @@ class Inputs:
 
     def schema_bytes(self, operator: str, arrow: ArrowSettings) -> bytes:
         """The Arrow schema of `columns`."""
-        read = _numbered(self.expressions)
+        read = numbered(self.expressions)
         return _schema_bytes(read, operator=operator, meanings=self.meanings, settings=arrow)
 
 
 def emitted_columns(slots: Sequence[Slot], operator: str, arrow: ArrowSettings) -> tuple[StructType, bytes]:
     """The columns that fill the slots, by their numbers, and their Arrow schema."""
-    emitted = _numbered([slot.attribute for slot in slots])
+    emitted = numbered([slot.attribute for slot in slots])
     meanings = [str(slot.attribute.name()) for slot in slots]
     return emitted, _schema_bytes(emitted, operator=operator, meanings=meanings, settings=arrow)
 
@@ -191,7 +192,8 @@ def positions_of(keys: list[JavaObject], columns: list[JavaObject]) -> tuple[int
     return tuple(found) if len(found) == len(keys) else ()
 
 
-def _numbered(expressions: Sequence[JavaObject]) -> StructType:
+def numbered(expressions: Sequence[JavaObject]) -> StructType:
+    """Columns of the expressions' types, by their numbers."""
     return struct_of([(f"c{i}", python_type(expression)) for i, expression in enumerate(expressions)])
 
 

@@ -33,7 +33,7 @@ from millpond.spark.operators import (
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import is_session_window, is_time_window, watermarked_key, window_form
 
-__all__ = ["GroupRowsDraft", "WindowRowsDraft", "window_join"]
+__all__ = ["GroupRowsDraft", "WindowRowsDraft", "kept_time", "window_join"]
 
 
 class WindowRowsDraft:
@@ -109,8 +109,7 @@ class WindowRowsDraft:
         return watermarked_key(keys)
 
     def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:
-        """Where a slice is more than one moment long, its rows do not end together."""
-        return (time.column,) if isinstance(time, KeyedTime) and time.slice_us > 1 else ()
+        return kept_time(time)
 
     def _placing_keys(self) -> list[JavaObject]:
         """A window's rows are spread over the shards by the other keys; where there are none, by the window."""
@@ -124,6 +123,11 @@ class WindowRowsDraft:
     def _keys_of_rows(self) -> list[JavaObject]:
         """The keys that every row has by itself."""
         return [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
+
+
+def kept_time(time: TimeSpec | None) -> tuple[int, ...]:
+    """Where a slice is more than one moment long, its rows do not end together, and the expiry of each is kept."""
+    return (time.column,) if isinstance(time, KeyedTime) and time.slice_us > 1 else ()
 
 
 class GroupRowsDraft(WindowRowsDraft):
