@@ -27,9 +27,37 @@ LONGEST_FIRST = (
 """Files with long tests; at the end of a run they would leave one worker waiting for the other."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's default for local files starts a process, `readlink`, several times for each file of a checkpoint."""
+
+ALL_CASES = os.environ.get("MILLPOND_TESTS") == "all"
+"""Whether every case runs of tests that are marked with `sample`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    if not ALL_CASES and all("[" not in argument for argument in config.args):
+        left_out = [item for cases in _by_function(items).values() for item in _beyond_sample(cases)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _by_function(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return functions
+
+
+def _beyond_sample(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Of a test marked with `sample(n)`, all cases but n, which are evenly spread over the list."""
+    marker = cases[0].get_closest_marker("sample")
+    if marker is None:
+        return []
+    (size,) = marker.args
+    kept = {place * len(cases) // size for place in range(size)}
+    return [case for place, case in enumerate(cases) if place not in kept]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +77,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

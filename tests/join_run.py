@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import millpond as mp
 from millpond.spark.frame import StreamFrame
-from tests.oracle_run import Outputs, assert_same, configured
+from tests.oracle_run import FEW_ROWS, Outputs, assert_same, configured
 from tests.streams import read_stream, write_batches
 
 Query = Callable[[DataFrame, DataFrame], DataFrame]
@@ -94,9 +94,7 @@ def run_both(
         spark,
         spark__sql__streaming__statefulOperator__allowMultiple=str(multiple).lower(),
         spark__sql__streaming__noDataMicroBatches__enabled=str(no_data).lower(),
-        # For so few rows, compiling a query costs more than running it.
-        spark__sql__codegen__wholeStage="false",
-        spark__sql__codegen__factoryMode="NO_CODEGEN",
+        **FEW_ROWS,
     ):
         oracle = (
             frame.writeStream.outputMode("append")

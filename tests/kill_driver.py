@@ -1,8 +1,10 @@
-"""`python -m tests.kill_driver SOURCE ROOT [QUERY...] [POINT...]`: a driver program that runs queries to their end;
-without names the windows and the totals.
+"""`python -m tests.kill_driver SOURCE ROOT QUERY... [POINT]`: a driver program that runs queries to their end.
 
-At a crash point it kills its process group: itself and its JVM. It tells on standard output who else has to be
-gone after it: a line `service PID` for each state service, then `running`.
+One after the other: a query that is killed after Spark's file source has noted its files and before Spark has planned
+the batch begins again with a larger batch, and its results are others, as they would be without Millpond.
+
+At a crash point it kills its process group, itself and its JVM; at a point that begins with `alone-`, only itself. It
+tells on standard output who else has to be gone after it: a line `service PID` for each state service.
 """
 
 from __future__ import annotations
@@ -47,15 +49,18 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    chosen = [name for name in sys.argv[3:] if name in QUERIES] or ["windows", "totals"]
     for point in sys.argv[3:]:
         if point not in QUERIES:
-            arm(point, DRIVER_STEPS, _kill_group)
-    queries = [QUERIES[name](spark, source, root) for name in chosen]
-    print("running", flush=True)
-    for query in queries:
-        query.awaitTermination()
+            alone = point.startswith("alone-")
+            arm(point.removeprefix("alone-"), DRIVER_STEPS, _kill_this if alone else _kill_group)
+    for name in sys.argv[3:]:
+        if name in QUERIES:
+            QUERIES[name](spark, source, root).awaitTermination()
     spark.stop()
+
+
+def _kill_this() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _kill_group() -> None:

@@ -29,11 +29,12 @@ from tests.oracle_data import Columns, Shape, schema_of, tables
 from tests.streams import read_stream, write_batches
 
 Rows = list[Any]
-INTERPRETED = {
+FEW_ROWS = {
     "spark__sql__codegen__wholeStage": "false",
     "spark__sql__codegen__factoryMode": "NO_CODEGEN",
+    "spark__sql__shuffle__partitions": "1",
 }
-"""For so few rows, compiling a query costs more than running it."""
+"""For so few rows, compiling a query costs more than running it, and so does a second partition."""
 _numbers = itertools.count()
 _runs = itertools.count()
 
@@ -127,7 +128,7 @@ def run_both(
     single = {"spark__sql__streaming__statefulOperator__allowMultiple": "false"}
     # Spark fires windows in the batch after the one that closed them, which may be one without rows.
     extra = {"spark__sql__streaming__noDataMicroBatches__enabled": str(mode == "append").lower()}
-    with configured(spark, **extra, **INTERPRETED, **({} if _operators(frame) > 1 else single)):
+    with configured(spark, **extra, **FEW_ROWS, **({} if _operators(frame) > 1 else single)):
         oracle = (
             frame.writeStream.outputMode(mode)
             .foreachBatch(theirs)

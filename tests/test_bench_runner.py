@@ -103,27 +103,23 @@ def test_the_kernel_and_rocksdb_agree() -> None:
 def test_engines_agree_on_a_query_of_the_papers() -> None:
     plan = Plan(
         workload=Paper(query_name="q18", size="small", events=1_500, batch_events=500),
-        engines=("passthrough", "spark-memory", "millpond", "spark-tws"),
+        engines=("millpond", "spark-tws"),
         repeat=1,
         warmup_batches=1,
         rehearsal_batches=1,
         time_limit_s=300,
     )
     comparison = compare(plan, Quiet())
-    # The floor sends back what another engine put out.
-    assert [each.engine for each in comparison.runs] == [
-        *("spark-memory", "passthrough", "millpond", "spark-tws")
-    ]
     outcomes = [each.measured.outcome for each in comparison.runs]
-    assert [outcome.error for outcome in outcomes] == [None] * 4
+    assert [outcome.error for outcome in outcomes] == [None] * 2
     assert comparison.difference is None
-    assert len({comparison.runs[i].digest for i in (0, 2, 3)}) == 1
+    assert len({each.digest for each in comparison.runs}) == 1
     # Where RocksDB does not count its rows there is no number.
-    assert [bool(outcome.state_rows) for outcome in outcomes] == [True, False, True, False]
+    assert [bool(outcome.state_rows) for outcome in outcomes] == [True, False]
     for each in comparison.runs:
         assert len(each.measured.outcome.batches) == 3
         assert each.measured.cpu_s > 0
         assert each.measured.peak_memory_bytes > 100 << 20
     splits = [outcome.batches[-1].time_split_ms for outcome in outcomes]
-    assert all("state_write" in splits[i] for i in (0, 2, 3))
-    assert "state_read" in splits[3]
+    assert all("state_write" in split for split in splits)
+    assert "state_read" in splits[1]

@@ -140,6 +140,7 @@ def _mark(pattern: Any) -> dict[str, int]:
     return marked(Hint(pattern, soon))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("functions", [FUNCTIONS, UNMERGED], ids=["merged", "rows"])
 @pytest.mark.parametrize("kind", ["custom", "tumbling", "sliding", "session"])
 def test_wrong_hints_cost_no_result(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from millpond.spark import emit, ingest, ingester
 from tests import crashing_service
 from tests.kill_queries import Results
 from tests.kill_stores import BATCHES, QUERIES, results, start_query, write_input
-from tests.test_kill import ROOT, driver, dying
+from tests.test_kill import ROOT, die_at_point, driver, dying
 
 SERVICE_POINTS = {
     "join": ["after-shard:3", "before-pack:2", "after-told:2"],
@@ -55,9 +54,9 @@ def run_all(spark: SparkSession, source: Path, root: Path, **options: Any) -> No
 
 @pytest.mark.timeout(900)
 def test_a_killed_driver_goes_on_where_it_was(source: Path, undisturbed: Results, tmp_path: Path) -> None:
-    for point in ("after-seal:8", "after-record:8"):
-        with driver(source, tmp_path, *QUERIES, point) as started:
-            assert started.process.wait(timeout=300) == -signal.SIGKILL, started.log()
+    # The first kill falls into the second query, the other one into the last.
+    for point in (f"after-seal:{BATCHES + 6}", f"after-record:{4 * BATCHES - 6}"):
+        die_at_point(source, tmp_path, point, *QUERIES)
     with driver(source, tmp_path, *QUERIES) as last:
         assert last.process.wait(timeout=300) == 0, last.log()
     assert results(tmp_path) == undisturbed

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import millpond as mp
 from millpond.spark.frame import StreamFrame, StreamGroups
 from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
-from tests.oracle_run import INTERPRETED, Outputs, assert_refused, assert_same, configured, named, try_shapes
+from tests.oracle_run import FEW_ROWS, Outputs, assert_refused, assert_same, configured, named, try_shapes
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -69,7 +69,7 @@ class Case:
         for part in (self._tables[:half], self._tables[half:]):
             write_batches(self._scratch / "rows", part)
             rows = read_stream(self._spark, self._scratch / "rows", SCHEMA)
-            with configured(self._spark, **INTERPRETED):
+            with configured(self._spark, **FEW_ROWS):
                 running = (
                     query(mp.stream(rows))
                     .writeStream.outputMode(mode)
@@ -107,6 +107,7 @@ def compare(given: Outputs, expected: DataFrame) -> None:
         assert_same(given.batches.get(batch, []), theirs, schema, f"batch {batch}")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("functions", [MERGED, UNMERGED], ids=["merged", "rows"])
 @pytest.mark.parametrize(
     ("name", "size"), [("one key", 3), ("one key", 1), ("several keys", 2), ("no key", 7)]

@@ -77,6 +77,7 @@ CASES: list[tuple[str, list[str], list[Any], OutputMode, list[str]]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_windows_are_those_of_spark(
     spark: SparkSession, tmp_path: Path, case: tuple[str, list[str], list[Any], OutputMode, list[str]]
@@ -179,6 +180,7 @@ WRONG: list[tuple[str, Callable[[pa.Array], Any], str]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("local_rows", ["0", "20000"], ids=["tasks", "driver"])
 @pytest.mark.parametrize(("wrong", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_a_wrong_window_is_an_error_that_names_operator_and_batch_and_leaves_the_state(

@@ -86,6 +86,7 @@ QUERIES: list[Query] = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.__name__)
 def test_each_key_comes_once(spark: SparkSession, tmp_path: Path, query: Query) -> None:
     mode: OutputMode = "update" if query in QUERIES[::3] else "append"

@@ -113,6 +113,7 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
 MERGED_OFTEN = {"millpond.compaction.maxRuns": "2"}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "mode", "query"), CASES, ids=[f"{name}: {mode}" for name, mode, _ in CASES])
 def test_rows_of_groups(
     spark: SparkSession, tmp_path: Path, name: str, mode: OutputMode, query: Callable[[DataFrame], DataFrame]

@@ -37,6 +37,7 @@ def watermarked(left: DataFrame, right: DataFrame) -> list[DataFrame]:
     return [left.withWatermark("lts", "8 seconds"), right.withWatermark("rts", "5 seconds")]
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

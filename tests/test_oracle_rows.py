@@ -83,6 +83,7 @@ CASES: dict[str, Query] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("functions", [UNMERGED, GATHERED], ids=["unmerged", "gathered"])
 @pytest.mark.parametrize("name", CASES)
 def test_aggregates_of_all_rows_of_a_window(
@@ -148,6 +149,7 @@ def test_python_code_gets_all_rows_of_a_window(
     try_shapes(shapes(), compare, "applied")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 @pytest.mark.parametrize(
     "window", [("10 seconds",), ("12 seconds", "5 seconds")], ids=["tumbling", "sliding"]

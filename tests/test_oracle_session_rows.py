@@ -74,6 +74,7 @@ CASES: list[tuple[str, Callable[[DataFrame], DataFrame]]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "query"), CASES, ids=[name for name, _ in CASES])
 def test_rows_of_sessions(
     spark: SparkSession, tmp_path: Path, name: str, query: Callable[[DataFrame], DataFrame]

@@ -101,6 +101,7 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "mode", "query"), CASES, ids=[f"{name}: {mode}" for name, mode, _ in CASES])
 def test_sessions(
     spark: SparkSession, tmp_path: Path, name: str, mode: OutputMode, query: Callable[[DataFrame], DataFrame]

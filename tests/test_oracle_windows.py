@@ -116,6 +116,7 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
 ]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("name", "mode", "query"), CASES, ids=[f"{name}: {mode}" for name, mode, _ in CASES])
 def test_windows(
     spark: SparkSession, tmp_path: Path, name: str, mode: OutputMode, query: Callable[[DataFrame], DataFrame]

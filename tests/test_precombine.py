@@ -95,9 +95,11 @@ def test_combining_begins_with_few_groups_and_ends_with_many() -> None:
     assert not switch.on
     switch.note(100_000, 1_000)
     assert switch.on
-    switch.note(100_000, 20_000)
+    switch.note(100_000, 45_000)
     assert switch.on, "between the two bounds it stays as it is"
-    switch.note(100_000, 40_000)
+    switch.note(100_000, 60_000)
     assert not switch.on
+    switch.note(100_000, 45_000)
+    assert not switch.on, "between the two bounds it stays as it is"
     switch.note(1_000, 1)
     assert not switch.on, "small batches gain nothing"

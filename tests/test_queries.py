@@ -100,6 +100,7 @@ def test_every_paper_and_every_nexmark_query_is_there() -> None:
     assert all(query.name == name for name, query in QUERIES.items())
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if query.comparable])
 def test_a_stream_in_spark_ends_with_what_all_rows_at_once_give(
     streams: Streams, answers: Answers, name: str
@@ -114,6 +115,7 @@ def test_a_stream_in_spark_ends_with_what_all_rows_at_once_give(
         assert closed(found) == streams.batch(query)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name in QUERIES if name not in {*NO_STATE, "q12-time"}])
 def test_millpond_ends_with_the_rows_that_spark_ends_with(
     streams: Streams, answers: Answers, name: str

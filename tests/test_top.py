@@ -87,6 +87,7 @@ FORMS: dict[str, Form] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mode", ["update", "complete"])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_first_rows_are_those_of_a_sort(

@@ -11,9 +11,9 @@ from millpond.spark.jvm import Catalyst, JavaObject, items
 
 __all__ = ["PrecombineSwitch", "Precombiner"]
 
-_BEGIN_BELOW = 0.1
+_BEGIN_BELOW = 0.33
 """Groups for each row: Spark's own hash table then costs less than handing the rows over."""
-_END_ABOVE = 0.3
+_END_ABOVE = 0.5
 _LEAST_ROWS = 50_000
 
 
