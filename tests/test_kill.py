@@ -184,9 +184,9 @@ def test_a_second_driver_takes_over(
 
 SERVICE_POINTS = [
     "before-stage:2",
-    "after-stage:3",
+    "after-stage:2",
     "before-shard:3",
-    "after-shard:3",
+    "after-shard:2",
     "before-pack:2",
     "after-pack:2",
     "before-manifest:2",
