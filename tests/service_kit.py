@@ -26,8 +26,8 @@ from millpond.semantics.operator import (
     OperatorSpec,
     OutputMode,
     Panes,
-    SessionRowsSpec,
     Sessions,
+    UnalignedRowsSpec,
 )
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
@@ -100,10 +100,10 @@ def first_rows(
     )
 
 
-def session_rows(gap_us: int = 10) -> SessionRowsSpec:
+def session_rows(gap_us: int = 10) -> UnalignedRowsSpec:
     """Key and value of every row, until its session ends."""
     kept = [("k", pa.int64()), ("v", pa.int64())]
-    return SessionRowsSpec(
+    return UnalignedRowsSpec(
         name="rows-0",
         keys=(Column("k", "bigint"),),
         time=Sessions(2, 3, gap_us, gap_us, Column("session_window", "struct")),
@@ -145,9 +145,9 @@ def counted(rows: int) -> AggregateSpec:
     )
 
 
-def counted_rows(rows: int) -> SessionRowsSpec:
+def counted_rows(rows: int) -> UnalignedRowsSpec:
     """Key and value of every row, until its window has so many; the third column says when that is expected."""
-    return SessionRowsSpec(
+    return UnalignedRowsSpec(
         name="rows-0",
         keys=(Column("k", "bigint"),),
         time=CountWindows(rows, Column("count_window", "struct")),

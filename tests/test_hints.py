@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 import millpond as mp
 from millpond.errors import InvalidQuery
 from millpond.hints import Hint, Pattern, hint_on
-from millpond.semantics.operator import AggregateSpec, CountWindows, SessionRowsSpec, WindowRowsSpec
+from millpond.semantics.operator import AggregateSpec, CountWindows, UnalignedRowsSpec, WindowRowsSpec
 from millpond.spark.frame import StreamFrame
 from millpond.spark.plan import cut
 from tests.oracle_data import VALUES, Shape, shapes
@@ -52,7 +52,7 @@ CHOICES: list[tuple[str, Callable[[DataFrame, Any], Any], dict[Any, type]]] = [
     (
         "custom, merged",
         lambda rows, p: mp.stream(rows).groupBy("g", mp.window_function(tens, pattern=p)("ts")).count(),
-        {None: AggregateSpec, "append_aligned": WindowRowsSpec, "append_unaligned": SessionRowsSpec,
+        {None: AggregateSpec, "append_aligned": WindowRowsSpec, "append_unaligned": UnalignedRowsSpec,
          "point_update": AggregateSpec, "range": AggregateSpec},
     ),
     (
@@ -60,13 +60,13 @@ CHOICES: list[tuple[str, Callable[[DataFrame, Any], Any], dict[Any, type]]] = [
         lambda rows, p: (
             mp.stream(rows).groupBy("g", mp.window_function(tens, pattern=p)("ts")).agg(F.median("v"))
         ),
-        {None: SessionRowsSpec, "append_aligned": WindowRowsSpec, "append_unaligned": SessionRowsSpec,
-         "point_update": SessionRowsSpec, "range": SessionRowsSpec},
+        {None: UnalignedRowsSpec, "append_aligned": WindowRowsSpec, "append_unaligned": UnalignedRowsSpec,
+         "point_update": UnalignedRowsSpec, "range": UnalignedRowsSpec},
     ),
     (
         "count, merged",
         lambda rows, p: mp.stream(rows).groupBy("g", mp.count_window(3, pattern=p)).count(),
-        {None: AggregateSpec, "append_aligned": SessionRowsSpec, "append_unaligned": SessionRowsSpec,
+        {None: AggregateSpec, "append_aligned": UnalignedRowsSpec, "append_unaligned": UnalignedRowsSpec,
          "point_update": AggregateSpec, "range": AggregateSpec},
     ),
 ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_next_read_reaches_the_store_where_rows_are_kept(spark: SparkSession) ->
     (spec,) = cut(
         mp.stream(rate(spark)).groupBy("g", window).agg(F.median("v")).unwrapped, "append"
     ).operators
-    assert isinstance(spec, SessionRowsSpec)
+    assert isinstance(spec, UnalignedRowsSpec)
     assert isinstance(spec.time, CountWindows)
     assert spec.next_read is not None
 

@@ -21,9 +21,9 @@ from millpond.semantics.operator import (
     KeyedTime,
     OperatorSpec,
     Panes,
-    SessionRowsSpec,
     Sessions,
     TimeSpec,
+    UnalignedRowsSpec,
     WindowRowsSpec,
 )
 
@@ -73,8 +73,8 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
         case JoinSpec(), JoinSpec():
             return _join_changes(old, new)
         case (
-            (WindowRowsSpec() | SessionRowsSpec() | GroupRowsSpec()),
-            (WindowRowsSpec() | SessionRowsSpec() | GroupRowsSpec()),
+            (WindowRowsSpec() | UnalignedRowsSpec() | GroupRowsSpec()),
+            (WindowRowsSpec() | UnalignedRowsSpec() | GroupRowsSpec()),
         ) if type(old) is type(new):
             return _row_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
@@ -84,7 +84,7 @@ _KINDS: dict[type, str] = {
     AggregateSpec: "merged aggregates",
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
-    SessionRowsSpec: "the rows of sessions, custom or count windows",
+    UnalignedRowsSpec: "the rows of sessions, custom or count windows",
     GroupRowsSpec: "the rows of groups",
     JoinSpec: "the rows of a join",
 }
@@ -117,7 +117,7 @@ def _after(delay_us: int | None) -> str:
     return "by their own time or never" if delay_us is None else f"{_duration(delay_us)} after their row"
 
 
-_RowsSpec = WindowRowsSpec | SessionRowsSpec | GroupRowsSpec
+_RowsSpec = WindowRowsSpec | UnalignedRowsSpec | GroupRowsSpec
 
 
 def _row_changes(old: _RowsSpec, new: _RowsSpec) -> list[str]:

@@ -29,10 +29,10 @@ __all__ = [
     "Order",
     "OutputMode",
     "Panes",
-    "SessionRowsSpec",
     "Sessions",
     "TimeSpec",
     "Top",
+    "UnalignedRowsSpec",
     "WindowRowsSpec",
 ]
 
@@ -283,7 +283,7 @@ class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
         return self.time is not None or self.forgetting is not None
 
 
-class SessionRowsSpec(Spec, frozen=True, kw_only=True, tag="session-rows"):
+class UnalignedRowsSpec(Spec, frozen=True, kw_only=True, tag="unaligned-rows"):
     """Rows that are kept as they are until their session ends, whose gap is the same for all rows; until the end of
     the window that is one of their keys; or until their window has all its rows. It emits the kept columns, then
     start and end of the session or the number of the count window."""
@@ -372,4 +372,4 @@ class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
         return self.defers and any(side.outer for side in self.sides)
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec | GroupRowsSpec | SessionRowsSpec | DedupSpec | JoinSpec
+OperatorSpec = AggregateSpec | WindowRowsSpec | GroupRowsSpec | UnalignedRowsSpec | DedupSpec | JoinSpec

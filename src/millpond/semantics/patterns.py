@@ -13,8 +13,8 @@ from millpond.semantics.operator import (
     JoinSpec,
     KeyedTime,
     OperatorSpec,
-    SessionRowsSpec,
     Sessions,
+    UnalignedRowsSpec,
     WindowRowsSpec,
 )
 
@@ -60,7 +60,7 @@ def choice(spec: OperatorSpec) -> Choice:
                 f"{spec.purpose} can't be merged, so all rows of a group are kept; a batch in update mode reads "
                 "those of the groups that it touched again, in complete mode all of them",
             )
-        case SessionRowsSpec():
+        case UnalignedRowsSpec():
             return Choice(AccessPattern.AUR, f"{spec.purpose} needs all rows of a {_unaligned(spec)}")
         case JoinSpec():
             bounds = "within bounds of time" if spec.defers else "of any time"
@@ -70,7 +70,7 @@ def choice(spec: OperatorSpec) -> Choice:
             )
 
 
-def _unaligned(spec: SessionRowsSpec) -> str:
+def _unaligned(spec: UnalignedRowsSpec) -> str:
     match spec.time:
         case Sessions():
             return "session, and each key's ends at a time of its own"

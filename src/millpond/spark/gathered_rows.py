@@ -13,9 +13,9 @@ from pyspark.sql import types as T
 
 from millpond.semantics.operator import (
     Column,
-    SessionRowsSpec,
     Sessions,
     TimeSpec,
+    UnalignedRowsSpec,
     WindowRowsSpec,
 )
 from millpond.spark.gathering import Gathered, Gathering
@@ -159,9 +159,9 @@ class _Builder(AggregateBuilder):
             ),
             "purpose": self._purpose,
         }
-        spec: SessionRowsSpec | WindowRowsSpec
+        spec: UnalignedRowsSpec | WindowRowsSpec
         if isinstance(time, Sessions):
-            spec = SessionRowsSpec(time=time, kept_columns=tuple(kept), **common)
+            spec = UnalignedRowsSpec(time=time, kept_columns=tuple(kept), **common)
         else:
             spec = WindowRowsSpec(time=time, kept_columns=(*kept, *kept_time(time)), **common)
         return Operator(

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from millpond.hints import Hint
-from millpond.semantics.operator import Column, CountWindows, KeyedTime, SessionRowsSpec, Sessions
+from millpond.semantics.operator import Column, CountWindows, KeyedTime, Sessions, UnalignedRowsSpec
 from millpond.spark.hinted import with_next_read
 from millpond.spark.jvm import Catalyst, JavaObject, items, plain_sql
 from millpond.spark.operators import (
@@ -93,7 +93,7 @@ class UnalignedRowsDraft(ABC):
         bounds, window = self._window_slots()
         slots = [*(Slot(attribute, not attribute.nullable()) for attribute in self._kept), *bounds]
         emitted, output_ipc = emitted_columns(slots, name, arrow)
-        spec = SessionRowsSpec(
+        spec = UnalignedRowsSpec(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
             time=time,

@@ -14,7 +14,7 @@ from millpond.semantics.operator import (
     GroupRowsSpec,
     JoinSpec,
     OperatorSpec,
-    SessionRowsSpec,
+    UnalignedRowsSpec,
     WindowRowsSpec,
 )
 from millpond.state.counted import CountedShard
@@ -25,8 +25,8 @@ from millpond.state.layout import join_layout, layout_of
 from millpond.state.merged import MergedShard
 from millpond.state.routing import RowRouter
 from millpond.state.rowlog import RowLogShard
-from millpond.state.sessionrows import SessionRowsShard, session_rows_layout
 from millpond.state.shard import OperatorShard, Place
+from millpond.state.unalignedrows import UnalignedRowsShard, unaligned_rows_layout
 
 __all__ = ["Sorter", "open_shard", "sorter_of", "store_of"]
 
@@ -50,7 +50,7 @@ _STORES: dict[type[OperatorSpec], type[OperatorShard]] = {
     WindowRowsSpec: RowLogShard,
     GroupRowsSpec: GroupRowsShard,
     DedupSpec: DedupShard,
-    SessionRowsSpec: SessionRowsShard,
+    UnalignedRowsSpec: UnalignedRowsShard,
     JoinSpec: JoinShard,
 }
 
@@ -85,8 +85,8 @@ def sorter_of(
         case DedupSpec():
             first = FirstRows(spec, shard_starts, late_before_us)
             return first, first.schema
-        case SessionRowsSpec():
-            rows = session_rows_layout(spec)
+        case UnalignedRowsSpec():
+            rows = unaligned_rows_layout(spec)
             return SessionRowsSorter(rows, list(shard_starts), late_before_us), rows.encoded_schema
         case JoinSpec():
             join = join_layout(spec)

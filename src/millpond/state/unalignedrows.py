@@ -16,16 +16,16 @@ from millpond._kernel import PackWriter, SessionRowsLayout, SessionRowsRun, Sess
 from millpond.errors import InternalError
 from millpond.policy.compaction import Limits, PackUse, Rest, decide_log
 from millpond.policy.compaction import Merge as DueMerge
-from millpond.semantics.operator import CountWindows, KeyedTime, OutputMode, SessionRowsSpec, Sessions
+from millpond.semantics.operator import CountWindows, KeyedTime, OutputMode, Sessions, UnalignedRowsSpec
 from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
 from millpond.storage.manifest import RunRef
 
-__all__ = ["SessionRowsShard", "session_rows_layout"]
+__all__ = ["UnalignedRowsShard", "unaligned_rows_layout"]
 
 _SLICE = 0
 
 
-def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
+def unaligned_rows_layout(spec: UnalignedRowsSpec) -> SessionRowsLayout:
     schema, keys, kept = spec.input_schema, list(spec.key_columns), list(spec.kept_columns)
     match spec.time:
         case CountWindows(rows=rows):
@@ -37,14 +37,14 @@ def session_rows_layout(spec: SessionRowsSpec) -> SessionRowsLayout:
     raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
 
 
-class SessionRowsShard(OperatorShard):
+class UnalignedRowsShard(OperatorShard):
     store_text = "log of rows with an index in the order in which sessions are expected to end"
     reads_ahead = True
 
-    def __init__(self, place: Place, spec: SessionRowsSpec) -> None:
+    def __init__(self, place: Place, spec: UnalignedRowsSpec) -> None:
         super().__init__(place, spec)
         self._time = spec.time
-        self._layout = session_rows_layout(spec)
+        self._layout = unaligned_rows_layout(spec)
         self._output_schema = spec.output_schema
         self._store = SessionRowsStore(self._layout, place.first_bucket, place.end_bucket, place.memory_bytes)
 
