@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from millpond.errors import InvalidQuery
 from millpond.hints import Hint, marked
 from millpond.semantics.operator import CountWindows
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject
 from millpond.spark.operators import Inputs, Slot, count_time, number_slot
 from millpond.spark.own_windows import OwnWindow
@@ -58,17 +59,8 @@ def count_window(rows: int, hint: Hint | None) -> CountWindow:
 class CountRowsDraft(UnalignedRowsDraft):
     """Rows that are kept until there are as many as make a window."""
 
-    def __init__(
-        self,
-        catalyst: Catalyst,
-        node: JavaObject,
-        keys: list[JavaObject],
-        used: list[JavaObject] | None,
-        purpose: str,
-        hint: Hint,
-        form: CountForm,
-    ) -> None:
-        super().__init__(catalyst, node, keys, used, form.window, purpose, hint, bounds=None)
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows, form: CountForm) -> None:
+        super().__init__(catalyst, rows, form.window, bounds=None)
         self._form = form
 
     def _window_slots(self) -> tuple[list[Slot], JavaObject]:

@@ -21,6 +21,7 @@ from millpond.errors import InvalidQuery
 from millpond.hints import Hint, hint_on, marked
 from millpond.semantics.operator import KeyedTime
 from millpond.spark.arrow_functions import arrow_function, name_of, times_like
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject
 from millpond.spark.operators import Inputs, Slot, time_of
 from millpond.spark.own_windows import OwnWindow
@@ -121,17 +122,8 @@ def _windows(bounds: Any, times: pa.Array, text: str) -> pa.Array:
 class CustomRowsDraft(UnalignedRowsDraft):
     """Rows that are kept until the window ends that a function put them into. The window is part of the key."""
 
-    def __init__(
-        self,
-        catalyst: Catalyst,
-        node: JavaObject,
-        keys: list[JavaObject],
-        used: list[JavaObject] | None,
-        purpose: str,
-        hint: Hint,
-    ) -> None:
-        bounds = watermarked_key(keys)
-        super().__init__(catalyst, node, keys, used, None, purpose, hint, bounds=bounds)
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows) -> None:
+        super().__init__(catalyst, rows, None, bounds=watermarked_key(rows.keys))
 
     def _window_slots(self) -> tuple[list[Slot], JavaObject | None]:
         return [], None

@@ -16,6 +16,7 @@ from millpond.spark.count_windows import CountRowsDraft
 from millpond.spark.custom_windows import CustomRowsDraft
 from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.hinted import hint_of
 from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
@@ -77,16 +78,17 @@ def _aggregate_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMo
     hint = hint_of(node)
     if _all_mergeable(catalyst, node) and not _rows_are_asked_for(catalyst, node, hint, output_mode):
         return AggregateDraft(catalyst, node, output_mode)
-    used, purpose = [*grouping, *items(node.aggregateExpressions())], _functions(catalyst, node)
+    used = [*grouping, *items(node.aggregateExpressions())]
+    rows = GroupedRows(node, grouping, used, _functions(catalyst, node), hint)
     if counted is not None:
-        return _count_rows_draft(catalyst, node, grouping, used, purpose, hint, counted, output_mode)
+        return _count_rows_draft(catalyst, rows, counted, output_mode)
     if output_mode != "append":
-        return GroupRowsDraft(catalyst, node, output_mode, purpose)
+        return GroupRowsDraft(catalyst, rows, output_mode)
     if hint == Hint() and not any(map(is_custom_window, grouping)) and is_gathered(catalyst, node):
-        return GatheredRowsDraft(catalyst, node, purpose)
+        return GatheredRowsDraft(catalyst, node, rows.purpose)
     if any(is_session_window(key) for key in grouping):
-        return SessionRowsDraft(catalyst, node, purpose, hint)
-    return _window_rows_draft(catalyst, node, grouping, used, purpose, hint)
+        return SessionRowsDraft(catalyst, rows)
+    return _window_rows_draft(catalyst, rows)
 
 
 def _rows_are_asked_for(catalyst: Catalyst, node: JavaObject, hint: Hint, output_mode: OutputMode) -> bool:
@@ -104,52 +106,38 @@ def _rows_are_asked_for(catalyst: Catalyst, node: JavaObject, hint: Hint, output
 
 
 def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> Draft | None:
-    grouping, purpose = items(node.groupingAttributes()), _GROUP_FUNCTIONS[kind(node)]
-    hint = hint_of(node)
+    grouping = items(node.groupingAttributes())
+    rows = GroupedRows(node, grouping, None, _GROUP_FUNCTIONS[kind(node)], hint_of(node))
     counted = count_form(grouping, node.child())
     if counted is not None:
-        return _count_rows_draft(catalyst, node, grouping, None, purpose, hint, counted, output_mode)
+        return _count_rows_draft(catalyst, rows, counted, output_mode)
     if output_mode == "append" and _in_windows(grouping):
-        return _window_rows_draft(catalyst, node, grouping, None, purpose, hint)
+        return _window_rows_draft(catalyst, rows)
     custom = next(filter(is_custom_window, grouping), None)
     if custom is not None:
         raise InvalidQuery(
-            f"{purpose} needs all rows of {custom.name()}, so that its result comes when the window has ended: use "
-            "outputMode('append') and withWatermark(...) on the time that the window is made of"
+            f"{rows.purpose} needs all rows of {custom.name()}, so that its result comes when the window has ended: "
+            "use outputMode('append') and withWatermark(...) on the time that the window is made of"
         )
     return None
 
 
-def _window_rows_draft(
-    catalyst: Catalyst,
-    node: JavaObject,
-    grouping: list[JavaObject],
-    used: list[JavaObject] | None,
-    purpose: str,
-    hint: Hint,
-) -> Draft:
-    timed = watermarked_key(grouping)
-    if timed is not None and is_custom_window(timed) and hint.pattern != "append_aligned":
-        return CustomRowsDraft(catalyst, node, grouping, used, purpose, hint)
-    return WindowRowsDraft(catalyst, node, grouping, used, purpose)
+def _window_rows_draft(catalyst: Catalyst, rows: GroupedRows) -> Draft:
+    timed = watermarked_key(rows.keys)
+    if timed is not None and is_custom_window(timed) and rows.hint.pattern != "append_aligned":
+        return CustomRowsDraft(catalyst, rows)
+    return WindowRowsDraft(catalyst, rows)
 
 
 def _count_rows_draft(
-    catalyst: Catalyst,
-    node: JavaObject,
-    grouping: list[JavaObject],
-    used: list[JavaObject] | None,
-    purpose: str,
-    hint: Hint,
-    form: CountForm,
-    output_mode: OutputMode,
+    catalyst: Catalyst, rows: GroupedRows, form: CountForm, output_mode: OutputMode
 ) -> Draft:
     if output_mode != "append":
         raise InvalidQuery(
-            f"{purpose} needs all rows of {form.window.name()}, so that its result comes when the window is full: "
-            "use outputMode('append')"
+            f"{rows.purpose} needs all rows of {form.window.name()}, so that its result comes when the window is "
+            "full: use outputMode('append')"
         )
-    return CountRowsDraft(catalyst, node, grouping, used, purpose, hint, form)
+    return CountRowsDraft(catalyst, rows, form)
 
 
 def drafts_of_join(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millpond.errors import InvalidQuery
-from millpond.hints import Hint
 from millpond.semantics.operator import Column, Sessions
 from millpond.semantics.windows import timer_interval_us
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild
 from millpond.spark.operators import Inputs, Slot, aggregate_expressions, type_text, window_bounds
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
@@ -15,16 +15,16 @@ __all__ = ["SessionRowsDraft"]
 
 
 class SessionRowsDraft(UnalignedRowsDraft):
-    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, purpose: str, hint: Hint) -> None:
-        grouping = items(aggregate.groupingExpressions())
-        form = session_form(catalyst, grouping, aggregate.child())
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows) -> None:
+        """`rows`: of an aggregate."""
+        aggregate = rows.node
+        form = session_form(catalyst, rows.keys, aggregate.child())
         if form is None:
             raise InvalidQuery(
-                f"{purpose} is grouped by a session window that is part of another value; group by "
+                f"{rows.purpose} is grouped by a session window that is part of another value; group by "
                 "session_window(...) itself"
             )
-        used = [*grouping, *items(aggregate.aggregateExpressions())]
-        super().__init__(catalyst, aggregate, grouping, used, form.window, purpose, hint, bounds=form.window)
+        super().__init__(catalyst, rows, form.window, bounds=form.window)
         self._form = form
         self._check_uses(aggregate)
         self._unmarked = form.window.withMetadata(catalyst.no_metadata)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from millpond.hints import Hint
 from millpond.semantics.operator import Column, CountWindows, KeyedTime, Sessions, UnalignedRowsSpec
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.hinted import with_next_read
 from millpond.spark.jvm import Catalyst, JavaObject, items, plain_sql
 from millpond.spark.operators import (
@@ -34,35 +34,26 @@ class UnalignedRowsDraft(ABC):
     """As it stays in the plan."""
 
     def __init__(
-        self,
-        catalyst: Catalyst,
-        node: JavaObject,
-        keys: list[JavaObject],
-        used: list[JavaObject] | None,
-        window: JavaObject | None,
-        purpose: str,
-        hint: Hint,
-        *,
-        bounds: JavaObject | None,
+        self, catalyst: Catalyst, rows: GroupedRows, window: JavaObject | None, *, bounds: JavaObject | None
     ) -> None:
-        """`used`: the expressions that look at the rows; None: all columns are needed. `window`: the window column,
-        where it is made of what the store says. `bounds`: a column of the start and end that a row knows itself."""
+        """`window`: the window column, where it is made of what the store says. `bounds`: a column of the start and
+        end that a row knows itself."""
         self._catalyst = catalyst
-        self._keys = keys
+        self._keys = rows.keys
         self._window = window
-        self._purpose = purpose
+        self._purpose = rows.purpose
+        self.node = rows.node
+        below, self._next_read = rows.node.child(), None
         self._columns = [
             attribute
-            for attribute in items(node.child().output())
-            if used is None or any(e.references().contains(attribute) for e in used)
+            for attribute in items(below.output())
+            if rows.used is None or any(e.references().contains(attribute) for e in rows.used)
         ]
         self._kept = _distinct(column for column in self._columns if not self._is_window(column))
-        self.node = node
-        below, self._next_read = node.child(), None
-        if hint.next_read is not None:
+        if rows.hint.next_read is not None:
             of_window = [column for column in (window, bounds) if column is not None]
-            others = [key for key in keys if not any(key.semanticEquals(column) for column in of_window)]
-            below, self._next_read = with_next_read(catalyst, below, others, bounds, hint.next_read)
+            others = [key for key in rows.keys if not any(key.semanticEquals(column) for column in of_window)]
+            below, self._next_read = with_next_read(catalyst, below, others, bounds, rows.hint.next_read)
         self.below = (below,)
 
     def _is_window(self, attribute: JavaObject) -> bool:

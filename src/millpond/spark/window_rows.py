@@ -18,6 +18,7 @@ from millpond.semantics.operator import (
     TimeSpec,
     WindowRowsSpec,
 )
+from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
 from millpond.spark.operators import (
     Inputs,
@@ -41,30 +42,20 @@ class WindowRowsDraft:
     keeps_node = True
     _spec_type: type[WindowRowsSpec] | type[GroupRowsSpec] = WindowRowsSpec
 
-    def __init__(
-        self,
-        catalyst: Catalyst,
-        node: JavaObject,
-        keys: list[JavaObject],
-        used: list[JavaObject] | None,
-        purpose: str,
-        *,
-        in_panes: bool = True,
-    ) -> None:
-        """`used`: the expressions that look at the rows; None: all columns are needed. `in_panes`: whether rows may
-        be kept by pane and given their windows when those end."""
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows, *, in_panes: bool = True) -> None:
+        """`in_panes`: whether rows may be kept by pane and given their windows when those end."""
         self._catalyst = catalyst
-        self._keys = keys
-        self._purpose = purpose
-        self._timed_key = self._time_that_ends_groups(keys)
+        self._keys = rows.keys
+        self._purpose = rows.purpose
+        self._timed_key = self._time_that_ends_groups(rows.keys)
         plain = self._timed_key is not None and kind(self._timed_key) == "AttributeReference"
-        self._form = window_form(node, self._timed_key) if plain and in_panes else None
-        child = node.child()
+        self._form = window_form(rows.node, self._timed_key) if plain and in_panes else None
+        child = rows.node.child()
         self.below = (child if self._form is None else self._form.below,)
         self._kept = [
             attribute
             for attribute in items(child.output())
-            if (used is None or any(e.references().contains(attribute) for e in used))
+            if (rows.used is None or any(e.references().contains(attribute) for e in rows.used))
             and not (self._form is not None and attribute.exprId().equals(self._form.window.exprId()))
         ]
 
@@ -135,14 +126,9 @@ class GroupRowsDraft(WindowRowsDraft):
 
     _spec_type = GroupRowsSpec
 
-    def __init__(
-        self, catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode, purpose: str
-    ) -> None:
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows, output_mode: OutputMode) -> None:
         self._mode = output_mode
-        keys = items(aggregate.groupingExpressions())
-        super().__init__(
-            catalyst, aggregate, keys, [*keys, *items(aggregate.aggregateExpressions())], purpose
-        )
+        super().__init__(catalyst, rows)
 
     def _time_that_ends_groups(self, keys: list[JavaObject]) -> JavaObject | None:
         return watermarked_key(keys) if self._mode == "update" else None
@@ -169,7 +155,11 @@ def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, 
     pairs.sort(key=lambda pair: pair not in windows[:1])
     purpose = f"{str(join.joinType().sql()).lower()} join"
     left, right = (
-        WindowRowsDraft(catalyst, _Side(child), [pair[side] for pair in pairs], None, purpose, in_panes=False)
+        WindowRowsDraft(
+            catalyst,
+            GroupedRows(_Side(child), [pair[side] for pair in pairs], None, purpose),
+            in_panes=False,
+        )
         for side, child in enumerate((join.left(), join.right()))
     )
     return left, right
