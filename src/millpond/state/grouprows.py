@@ -25,7 +25,7 @@ from millpond.state.hashedrun import (
     write_run,
 )
 from millpond.state.routing import HASH, SLICE, routed_schema
-from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
 from millpond.storage.manifest import RunRef
 
 __all__ = ["GroupRowsShard"]
@@ -34,7 +34,7 @@ _OUTPUT_ROWS = 65_536
 """Rows of an output batch, where there are so many."""
 
 
-class GroupRowsShard(OperatorShard):
+class GroupRowsShard(OneStoreShard):
     store_text = "runs of rows in the order of their keys' hashes, which compaction gathers by key"
 
     def __init__(self, place: Place, spec: GroupRowsSpec) -> None:

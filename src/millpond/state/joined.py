@@ -13,7 +13,7 @@ import pyarrow as pa
 from millpond._kernel import JoinStore, PackWriter, Run
 from millpond.semantics.operator import JoinSpec, OutputMode
 from millpond.state.layout import join_layout
-from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
 from millpond.storage.manifest import RunRef
 
 __all__ = ["JoinShard"]
@@ -22,7 +22,7 @@ _LET_GO = -(2**62)
 """The slice whose number of rows is the watermark at which rows were last let go."""
 
 
-class JoinShard(OperatorShard):
+class JoinShard(OneStoreShard):
     store_text = "for each stream runs of rows by key, in parts by the time at which rows can be forgotten"
 
     def __init__(self, place: Place, spec: JoinSpec) -> None:

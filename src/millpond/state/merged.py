@@ -11,14 +11,14 @@ from millpond._kernel import BUCKETS, Layout, PackWriter, Run, Store, merge_runs
 from millpond.semantics.operator import AggregateSpec, OperatorSpec, OutputMode
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
-from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
 from millpond.state.trace import Access, TracedStore
 from millpond.storage.manifest import RunRef
 
 __all__ = ["MergedShard", "StoreShard"]
 
 
-class StoreShard(OperatorShard):
+class StoreShard(OneStoreShard):
     """The store's part in the life of a shard; what rows do to it is left open."""
 
     def __init__(self, place: Place, spec: OperatorSpec, layout: Layout) -> None:

@@ -19,7 +19,7 @@ from millpond.errors import InternalError
 from millpond.semantics.operator import KeyedTime, OutputMode, Panes, WindowRowsSpec
 from millpond.semantics.windows import due_windows, expired_slices, pane_slices
 from millpond.state.routing import SLICE, routed_schema
-from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
 from millpond.storage.manifest import RunRef
 
 __all__ = ["RowLogShard"]
@@ -40,7 +40,7 @@ class _Chunk:
         return 0 if self.batch is None else self.batch.nbytes
 
 
-class RowLogShard(OperatorShard):
+class RowLogShard(OneStoreShard):
     store_text = "one log of rows for each pane or window, read once when it ends and dropped whole"
 
     def __init__(self, place: Place, spec: WindowRowsSpec) -> None:

@@ -1,4 +1,4 @@
-"""One operator in one shard: a store, and the names of the runs that it rests on.
+"""One operator in one shard: what a service asks of it, and a store with the names of the runs that it rests on.
 
 The stores know runs, the storage knows packs; this is where the two are kept in step, whatever the store. A batch's
 runs are pending until the batch is committed.
@@ -20,7 +20,7 @@ from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.state.trace import Access
 from millpond.storage.manifest import RunRef, SliceState, StoreState
 
-__all__ = ["FlushedRun", "Merge", "OperatorShard", "Place"]
+__all__ = ["FlushedRun", "Merge", "OneStoreShard", "OperatorShard", "Place"]
 
 Merge = Callable[[PackWriter], tuple[int, int, int]]
 """Writes several runs as one and returns its offset, length and rows. It runs beside batches, on another thread."""
@@ -38,6 +38,8 @@ class Place(NamedTuple):
     """Share of what waits that may be read ahead, where a store knows what is read next."""
     read_delay_us: int = 0
     """For benchmarks: each read that misses memory waits so long before."""
+    observed_bytes: int = 0
+    """How large the state of an operator of unknown pattern may become before its store is chosen."""
 
 
 class FlushedRun(NamedTuple):
@@ -50,8 +52,7 @@ class FlushedRun(NamedTuple):
 
 
 class OperatorShard(ABC):
-    """What a service asks of a store. `apply` and what `fire` removes belong to the running batch until `commit` or
-    `abort`."""
+    """What a service asks. `apply` and what `fire` removes belong to the running batch until `commit` or `abort`."""
 
     store_text: ClassVar[str]
     """What the store is, for people."""
@@ -63,16 +64,16 @@ class OperatorShard(ABC):
         self.operator = place.operator
         self.shard = place.shard
         self.spec = spec
-        self._committed: dict[int, list[RunRef]] = {}
-        self._pending: dict[int, list[RunRef]] = {}
-        self._given_up: set[int] = set()
-        """Slices whose committed runs the running batch no longer needs, although it may begin them anew."""
 
-    # What each kind of store does in its own way
+    # The batch
 
     @abstractmethod
     def apply(self, rows: pa.RecordBatch) -> None:
         """Takes in rows as the operator's ingest tasks send them."""
+
+    def ready(self) -> list[pa.RecordBatch]:
+        """Outputs that the rows applied so far have given, each handed out once. They come before those of `fire`."""
+        return []
 
     @abstractmethod
     def fire(self, mode: OutputMode, before_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
@@ -88,20 +89,84 @@ class OperatorShard(ABC):
         """Writes what the running batch changed and has not been flushed yet."""
 
     @abstractmethod
-    def slices(self) -> list[tuple[int, int]]:
-        """(slice, rows in it) as the running batch leaves them."""
+    def add_pending(self, runs: Iterable[FlushedRun], pack: str, path: str) -> None:
+        """The runs that were just flushed have a name now, and can be read."""
 
     @abstractmethod
-    def live_bytes(self, slice_: int) -> int:
-        """Bytes that the slice's rows would take without garbage."""
+    def version(self) -> StoreState:
+        """The state that a commit of the running batch would make, as the manifest says it."""
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def abort(self) -> set[str]:
+        """Forgets the running batch; returns the packs that it had written."""
+
+    @abstractmethod
+    def restore(self, state: StoreState, paths: dict[str, str]) -> None:
+        """Puts a committed version in place; `paths` says where each pack can be read."""
+
+    # Beside the batch
+
+    @abstractmethod
+    def committed_runs(self) -> dict[int, tuple[RunRef, ...]]: ...
+
+    @abstractmethod
+    def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
+        """Which of the slice's committed runs to write anew."""
 
     @abstractmethod
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
         """How to write the committed runs `first` to `first + count` (oldest is 0) as one."""
 
     @abstractmethod
+    def replace(self, slice_: int, merged: Sequence[RunRef], ref: RunRef, path: str) -> bool:
+        """Puts a merged run in the place of its inputs; False when the slice has gone meanwhile."""
+
+    def read_ahead(self) -> None:
+        """Reads what will be asked for next. It runs beside batches, on another thread."""
+        raise InternalError(f"{self.spec.name}: its state is not read in an order that is known before")
+
+    # Figures
+
+    @abstractmethod
     def stats(self) -> dict[str, int]:
-        """Figures by the names of `StatsReply`."""
+        """By the names of `StatsReply`."""
+
+    @property
+    def spent_ns(self) -> tuple[int, int]:
+        """Time spent so far on looking for keys in runs and on removal, where it is not the time of `apply` and
+        `fire`."""
+        return 0, 0
+
+    def record(self, tell: Callable[[Access], None]) -> None:  # noqa: ARG002
+        """From now on `tell` hears of every change before it is made."""
+        raise InvalidQuery(
+            f"{self.spec.name}: a trace holds what is merged into groups, and this operator keeps rows. Record a "
+            "query that only aggregates"
+        )
+
+
+class OneStoreShard(OperatorShard):
+    """A shard whose state is all in one store, which is left open."""
+
+    def __init__(self, place: Place, spec: OperatorSpec) -> None:
+        super().__init__(place, spec)
+        self._committed: dict[int, list[RunRef]] = {}
+        self._pending: dict[int, list[RunRef]] = {}
+        self._given_up: set[int] = set()
+        """Slices whose committed runs the running batch no longer needs, although it may begin them anew."""
+
+    # What each kind of store does in its own way
+
+    @abstractmethod
+    def slices(self) -> list[tuple[int, int]]:
+        """(slice, rows in it) as the running batch leaves them."""
+
+    @abstractmethod
+    def live_bytes(self, slice_: int) -> int:
+        """Bytes that the slice's rows would take without garbage."""
 
     @abstractmethod
     def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
@@ -121,38 +186,13 @@ class OperatorShard(ABC):
     def _replace(self, slice_: int, first: int, count: int, ref: RunRef, path: str) -> bool:
         """Puts a merged run in the place of committed ones; False when the slice is gone."""
 
-    # What not every store has or can tell
-
-    def ready(self) -> list[pa.RecordBatch]:
-        """Outputs that the rows applied so far have given, each handed out once. They come before those of `fire`."""
-        return []
-
-    @property
-    def spent_ns(self) -> tuple[int, int]:
-        """Time spent so far on looking for keys in runs and on removal, where it is not the time of `apply` and
-        `fire`."""
-        return 0, 0
-
-    def record(self, tell: Callable[[Access], None]) -> None:  # noqa: ARG002
-        """From now on `tell` hears of every change before it is made."""
-        raise InvalidQuery(
-            f"{self.spec.name}: a trace holds what is merged into groups, and this operator keeps rows. Record a "
-            "query that only aggregates"
-        )
+    # What is the same for all
 
     def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
-        """Which of the slice's committed runs to write anew."""
         refs = self._committed[slice_]
         return decide(SliceView(tuple(ref.length for ref in refs), self.live_bytes(slice_)), limits)
 
-    def read_ahead(self) -> None:
-        """Reads what will be asked for next. It runs beside batches, on another thread."""
-        raise InternalError(f"{self.spec.name}: its state is not read in an order that is known before")
-
-    # What is the same for all
-
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
-        """Puts a committed version in place; `paths` says where each pack can be read."""
         for slice_ in state.slices:
             self._restore(slice_.slice, slice_.rows, [(ref, paths[ref.pack]) for ref in slice_.runs])
             self._committed[slice_.slice] = list(slice_.runs)
@@ -164,19 +204,18 @@ class OperatorShard(ABC):
             self._pending.setdefault(run.slice, []).append(ref)
 
     def version(self) -> StoreState:
-        """The state that a commit of the running batch would make, as the manifest says it."""
         return StoreState(
             operator=self.operator,
             shard=self.shard,
             slices=tuple(
-                SliceState(
-                    slice=slice_,
-                    rows=rows,
-                    runs=(*self._still_used(slice_), *self._pending.get(slice_, ())),
-                )
+                SliceState(slice=slice_, rows=rows, runs=tuple(self._named(slice_)))
                 for slice_, rows in self.slices()
             ),
         )
+
+    def _named(self, slice_: int) -> list[RunRef]:
+        """The runs of the slice after a commit."""
+        return [*self._still_used(slice_), *self._pending.get(slice_, ())]
 
     def _still_used(self, slice_: int) -> Sequence[RunRef]:
         return () if slice_ in self._given_up else self._committed.get(slice_, ())
@@ -186,19 +225,13 @@ class OperatorShard(ABC):
         self._given_up.add(slice_)
 
     def commit(self) -> None:
+        named = {slice_: self._named(slice_) for slice_, _ in self.slices()}
         self._commit()
-        for slice_ in self._given_up:
-            self._committed.pop(slice_, None)
-        self._given_up.clear()
-        for slice_, refs in self._pending.items():
-            self._committed.setdefault(slice_, []).extend(refs)
+        self._committed = named
         self._pending.clear()
-        kept = {slice_ for slice_, _ in self.slices()}
-        for slice_ in self._committed.keys() - kept:
-            del self._committed[slice_]
+        self._given_up.clear()
 
     def abort(self) -> set[str]:
-        """Forgets the running batch; returns the packs that it had written."""
         self._abort()
         packs = {ref.pack for refs in self._pending.values() for ref in refs}
         self._pending.clear()
@@ -209,7 +242,6 @@ class OperatorShard(ABC):
         return {slice_: tuple(refs) for slice_, refs in self._committed.items()}
 
     def replace(self, slice_: int, merged: Sequence[RunRef], ref: RunRef, path: str) -> bool:
-        """Puts a merged run in the place of its inputs; False when the slice has gone meanwhile."""
         refs = self._committed.get(slice_, [])
         first = next((i for i in range(len(refs)) if refs[i : i + len(merged)] == list(merged)), None)
         if first is None or not self._replace(slice_, first, len(merged), ref, path):

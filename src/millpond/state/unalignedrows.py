@@ -17,7 +17,7 @@ from millpond.errors import InternalError
 from millpond.policy.compaction import Limits, PackUse, Rest, decide_log
 from millpond.policy.compaction import Merge as DueMerge
 from millpond.semantics.operator import CountWindows, KeyedTime, OutputMode, Sessions, UnalignedRowsSpec
-from millpond.state.shard import FlushedRun, Merge, OperatorShard, Place
+from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
 from millpond.storage.manifest import RunRef
 
 __all__ = ["UnalignedRowsShard", "unaligned_rows_layout"]
@@ -37,7 +37,7 @@ def unaligned_rows_layout(spec: UnalignedRowsSpec) -> SessionRowsLayout:
     raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
 
 
-class UnalignedRowsShard(OperatorShard):
+class UnalignedRowsShard(OneStoreShard):
     store_text = "log of rows with an index in the order in which sessions are expected to end"
     reads_ahead = True
 
@@ -99,13 +99,6 @@ class UnalignedRowsShard(OperatorShard):
 
     def _still_used(self, slice_: int) -> Sequence[RunRef]:
         return list(compress(super()._still_used(slice_), self._store.runs_in_use()))
-
-    def commit(self) -> None:
-        kept = list(self._still_used(_SLICE))
-        before = len(self._committed.get(_SLICE, ()))
-        super().commit()
-        if _SLICE in self._committed:
-            self._committed[_SLICE][:before] = kept
 
     def _commit(self) -> None:
         self._store.commit()
