@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -19,6 +20,8 @@ from tests.kill_queries import BY_TASKS, SCHEMA, Results, bids
 from tests.streams import read_stream, write_batches
 
 BATCHES = 10
+OBSERVED = {"millpond.observe.bytes": "4k"}
+"""So that rows of unknown pattern move while the query runs."""
 
 
 def write_input(directory: Path) -> None:
@@ -55,6 +58,18 @@ def _session_rows(stream: DataFrame) -> StreamFrame:
     return groups.agg(F.sort_array(F.collect_list("price")).alias("prices"))
 
 
+def _bidders_windows(times: pa.Array, bidders: pa.Array) -> Any:
+    """Of each bidder and second its own."""
+    start = times.cast(pa.int64()).to_numpy() // 1_000_000 * 1_000_000
+    ends = start + 20_000_000 + bidders.to_numpy() * 101_003
+    return pa.array(start).cast(times.type), pa.array(ends).cast(times.type)
+
+
+def _observed_rows(stream: DataFrame) -> StreamFrame:
+    groups = mp.stream(_timed(stream)).groupBy("bidder", mp.window_function(_bidders_windows)("ts", "bidder"))
+    return groups.agg(F.sort_array(F.collect_list("price")).alias("prices"))
+
+
 def _dedup(stream: DataFrame) -> StreamFrame:
     return mp.stream(_timed(stream)).dropDuplicatesWithinWatermark(["bidder"])
 
@@ -64,6 +79,7 @@ QUERIES: dict[str, Callable[[DataFrame], StreamFrame]] = {
     "lookback": _lookback,
     "window-rows": _window_rows,
     "session-rows": _session_rows,
+    "observed-rows": _observed_rows,
     "dedup": _dedup,
 }
 
@@ -80,7 +96,9 @@ def start_query(name: str, spark: SparkSession, source: Path, root: Path, **opti
     return (
         QUERIES[name](read_stream(spark, source, SCHEMA))
         .writeStream.foreachBatch(write)
-        .options(checkpointLocation=str(root / f"{name}-checkpoint"), shards=2, **BY_TASKS, **options)
+        .options(
+            checkpointLocation=str(root / f"{name}-checkpoint"), shards=2, **BY_TASKS, **OBSERVED, **options
+        )
         .trigger(availableNow=True)
         .start()
     )

@@ -23,11 +23,13 @@ from millpond.semantics.operator import (
     JoinSpec,
     JoinTime,
     KeyedTime,
+    ObservedRowsSpec,
     OperatorSpec,
     OutputMode,
     Panes,
     Sessions,
     UnalignedRowsSpec,
+    WindowRowsSpec,
 )
 from millpond.service.client import ServiceClient
 from millpond.service.messages import (
@@ -116,6 +118,22 @@ def session_rows(gap_us: int = 10) -> UnalignedRowsSpec:
     )
 
 
+def observed_rows() -> ObservedRowsSpec:
+    """Key and value of every row, until the end of its window, which is the third column."""
+    kept = [("k", pa.int64()), ("v", pa.int64())]
+    return ObservedRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"), Column("window", "struct")),
+        time=KeyedTime(2, 4, Column("window", "struct")),
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(kept).serialize().to_pybytes(),
+        key_columns=(0, 2),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="collect_list",
+    )
+
+
 def group_rows(size_us: int | None = None, slide_us: int = 0) -> GroupRowsSpec:
     """Key and value of every row, by key or by key and window."""
     kept = [("k", pa.int64()), ("v", pa.int64())]
@@ -126,6 +144,22 @@ def group_rows(size_us: int | None = None, slide_us: int = 0) -> GroupRowsSpec:
         time=panes,
         input_ipc=_INPUT.serialize().to_pybytes(),
         output_ipc=pa.schema(kept + (_BOUNDS if panes else [])).serialize().to_pybytes(),
+        key_columns=(0,),
+        kept_columns=(0, 1),
+        kept=(Column("k", "bigint"), Column("v", "bigint")),
+        purpose="median",
+    )
+
+
+def window_rows(size_us: int, slide_us: int) -> WindowRowsSpec:
+    """Key and value of every row, until its windows have ended."""
+    kept = [("k", pa.int64()), ("v", pa.int64())]
+    return WindowRowsSpec(
+        name="rows-0",
+        keys=(Column("k", "bigint"),),
+        time=Panes(2, size_us, slide_us, 0, Column("window", "struct")),
+        input_ipc=_INPUT.serialize().to_pybytes(),
+        output_ipc=pa.schema(kept + _BOUNDS).serialize().to_pybytes(),
         key_columns=(0,),
         kept_columns=(0, 1),
         kept=(Column("k", "bigint"), Column("v", "bigint")),

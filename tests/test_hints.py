@@ -18,7 +18,13 @@ from pyspark.sql import functions as F
 import millpond as mp
 from millpond.errors import InvalidQuery
 from millpond.hints import Hint, Pattern, hint_on
-from millpond.semantics.operator import AggregateSpec, CountWindows, UnalignedRowsSpec, WindowRowsSpec
+from millpond.semantics.operator import (
+    AggregateSpec,
+    CountWindows,
+    ObservedRowsSpec,
+    UnalignedRowsSpec,
+    WindowRowsSpec,
+)
 from millpond.spark.frame import StreamFrame
 from millpond.spark.plan import cut
 from tests.oracle_data import VALUES, Shape, shapes
@@ -60,8 +66,8 @@ CHOICES: list[tuple[str, Callable[[DataFrame, Any], Any], dict[Any, type]]] = [
         lambda rows, p: (
             mp.stream(rows).groupBy("g", mp.window_function(tens, pattern=p)("ts")).agg(F.median("v"))
         ),
-        {None: UnalignedRowsSpec, "append_aligned": WindowRowsSpec, "append_unaligned": UnalignedRowsSpec,
-         "point_update": UnalignedRowsSpec, "range": UnalignedRowsSpec},
+        {None: ObservedRowsSpec, "append_aligned": WindowRowsSpec, "append_unaligned": UnalignedRowsSpec,
+         "point_update": ObservedRowsSpec, "range": ObservedRowsSpec},
     ),
     (
         "count, merged",

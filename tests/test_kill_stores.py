@@ -23,6 +23,8 @@ SERVICE_POINTS = {
     "lookback": ["before-shard:4", "after-pack:2", "before-manifest:2"],
     "window-rows": ["after-shard:4", "before-manifest:2", "before-told:2"],
     "session-rows": ["after-shard:4", "before-pack:2", "after-manifest:2", "before-told:2"],
+    # Rows are on their way to their store from the second or third batch on.
+    "observed-rows": ["after-shard:7", "before-pack:2", "after-manifest:2", "before-told:2"],
     "dedup": ["after-stage:2", "after-shard:3", "after-pack:2", "after-told:2"],
 }
 

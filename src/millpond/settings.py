@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_space_amplification: float = 1.5
     max_runs: int = 8
     read_batch_ratio: float = 0.02
+    observed_bytes: int = 64 << 20
     keep_versions: int = 2
     batch_tries: int = 4
     rows_per_task: int = 100_000
@@ -155,6 +156,13 @@ SETTINGS: tuple[Setting, ...] = (
         name="millpond.read.batchRatio",
         meaning="share of the open sessions whose rows are read ahead between batches, those that close next",
         kind="ratio",
+        least=0,
+    ),
+    Setting(
+        field="observed_bytes",
+        name="millpond.observe.bytes",
+        meaning="rows of unknown pattern that stay in memory; above it, their store is chosen by what was seen",
+        kind="size",
         least=0,
     ),
     Setting(

@@ -12,7 +12,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Limits", "Merge", "PackUse", "Rest", "SliceView", "decide", "decide_log", "decide_rewrite"]
+__all__ = [
+    "Limits",
+    "Merge",
+    "PackUse",
+    "Rest",
+    "SliceView",
+    "decide",
+    "decide_log",
+    "decide_pieces",
+    "decide_rewrite",
+]
 
 _TIER_RATIO = 2
 """An older run joins a merge if it is at most so many times as large as all newer ones together."""
@@ -79,6 +89,36 @@ def decide_log(runs: tuple[PackUse, ...], limits: Limits) -> Merge | Rest:
                 return Merge(0, count)
         return Merge(0, len(runs))
     return decide(SliceView(tuple(use.total_bytes for use in runs), total_bytes), limits)
+
+
+def decide_pieces(runs: tuple[PackUse, ...], limits: Limits, piece_bytes: int) -> Merge | Rest:
+    """What of a log to write anew whose runs may not become larger than a piece: neighbours that together are not."""
+    total_bytes = sum(use.total_bytes for use in runs)
+    live_bytes = sum(use.live_bytes for use in runs)
+    is_large = total_bytes > max(limits.max_space_amplification * live_bytes, limits.small_bytes)
+    if not is_large and len(runs) <= limits.max_runs:
+        return Rest()
+
+    def gain(merge: Merge) -> int:
+        """Bytes that are freed, or runs that become fewer."""
+        if not is_large:
+            return merge.count - 1
+        inputs = runs[merge.first : merge.first + merge.count]
+        return sum(use.total_bytes - use.live_bytes for use in inputs)
+
+    best = max((_stretch(runs, first, piece_bytes) for first in range(len(runs))), key=gain)
+    return best if gain(best) > 0 else Rest()
+
+
+def _stretch(runs: tuple[PackUse, ...], first: int, piece_bytes: int) -> Merge:
+    """The longest one from a run on whose live part is no larger than a piece; at least the run itself."""
+    left_bytes, count = piece_bytes - runs[first].live_bytes, 1
+    for use in runs[first + 1 :]:
+        if use.live_bytes > left_bytes:
+            break
+        left_bytes -= use.live_bytes
+        count += 1
+    return Merge(first, count)
 
 
 def decide_rewrite(packs: Mapping[str, PackUse], limits: Limits) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from millpond.semantics.operator import (
     JoinSpec,
     JoinTime,
     KeyedTime,
+    ObservedRowsSpec,
     OperatorSpec,
     Panes,
     Sessions,
@@ -73,8 +74,8 @@ def _kept_changes(old: OperatorSpec, new: OperatorSpec) -> list[str]:
         case JoinSpec(), JoinSpec():
             return _join_changes(old, new)
         case (
-            (WindowRowsSpec() | UnalignedRowsSpec() | GroupRowsSpec()),
-            (WindowRowsSpec() | UnalignedRowsSpec() | GroupRowsSpec()),
+            (WindowRowsSpec() | UnalignedRowsSpec() | ObservedRowsSpec() | GroupRowsSpec()),
+            (WindowRowsSpec() | UnalignedRowsSpec() | ObservedRowsSpec() | GroupRowsSpec()),
         ) if type(old) is type(new):
             return _row_changes(old, new)
     return [f"its state was {_KINDS[type(old)]}, is {_KINDS[type(new)]}"]
@@ -85,6 +86,7 @@ _KINDS: dict[type, str] = {
     WindowRowsSpec: "the rows of windows",
     DedupSpec: "the keys that were seen",
     UnalignedRowsSpec: "the rows of sessions, custom or count windows",
+    ObservedRowsSpec: "the rows of custom windows without a pattern",
     GroupRowsSpec: "the rows of groups",
     JoinSpec: "the rows of a join",
 }
@@ -117,7 +119,7 @@ def _after(delay_us: int | None) -> str:
     return "by their own time or never" if delay_us is None else f"{_duration(delay_us)} after their row"
 
 
-_RowsSpec = WindowRowsSpec | UnalignedRowsSpec | GroupRowsSpec
+_RowsSpec = WindowRowsSpec | UnalignedRowsSpec | ObservedRowsSpec | GroupRowsSpec
 
 
 def _row_changes(old: _RowsSpec, new: _RowsSpec) -> list[str]:

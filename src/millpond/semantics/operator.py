@@ -25,6 +25,7 @@ __all__ = [
     "JoinSpec",
     "JoinTime",
     "KeyedTime",
+    "ObservedRowsSpec",
     "OperatorSpec",
     "Order",
     "OutputMode",
@@ -34,6 +35,7 @@ __all__ = [
     "Top",
     "UnalignedRowsSpec",
     "WindowRowsSpec",
+    "kept_time",
 ]
 
 OutputMode = Literal["append", "update", "complete"]
@@ -155,6 +157,11 @@ class JoinTime(msgspec.Struct, frozen=True, tag="join"):
 
 
 TimeSpec = Panes | KeyedTime | Sessions | CountWindows | JoinTime
+
+
+def kept_time(time: TimeSpec | None) -> tuple[int, ...]:
+    """Where a slice is more than one moment long, its rows do not end together, and the expiry of each is kept."""
+    return (time.column,) if isinstance(time, KeyedTime) and time.slice_us > 1 else ()
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,6 +317,43 @@ class UnalignedRowsSpec(Spec, frozen=True, kw_only=True, tag="unaligned-rows"):
         return self.defers
 
 
+class ObservedRowsSpec(Spec, frozen=True, kw_only=True, tag="observed-rows"):
+    """Rows that are kept until the end of the window that is one of their keys, where it is not known whether the
+    windows of many keys end together: that is seen when there are some. It emits the kept columns."""
+
+    time: KeyedTime
+    key_columns: tuple[int, ...]
+    """Positions of the keys in the input schema."""
+    kept_columns: tuple[int, ...]
+    """Positions of what is kept, in the order in which it is emitted."""
+    kept: tuple[Column, ...]
+    """What is kept as the query names it; for messages and comparison."""
+    purpose: str
+    """What is computed on the rows."""
+    next_read: int | None = None
+    """As in `UnalignedRowsSpec`."""
+
+    @property
+    def aligned(self) -> WindowRowsSpec:
+        """What it is where windows end together."""
+        return WindowRowsSpec(
+            name=self.name,
+            keys=self.keys,
+            time=self.time,
+            input_ipc=self.input_ipc,
+            output_ipc=self.output_ipc,
+            key_columns=self.key_columns,
+            kept_columns=(*self.kept_columns, *kept_time(self.time)),
+            kept=self.kept,
+            purpose=self.purpose,
+        )
+
+    @property
+    def unaligned(self) -> UnalignedRowsSpec:
+        """What it is where each ends by itself."""
+        return UnalignedRowsSpec(**msgspec.structs.asdict(self))
+
+
 JoinKind = Literal["inner", "left outer", "right outer", "full outer", "left semi"]
 
 
@@ -372,4 +416,12 @@ class JoinSpec(Spec, frozen=True, kw_only=True, tag="join"):
         return self.defers and any(side.outer for side in self.sides)
 
 
-OperatorSpec = AggregateSpec | WindowRowsSpec | GroupRowsSpec | UnalignedRowsSpec | DedupSpec | JoinSpec
+OperatorSpec = (
+    AggregateSpec
+    | WindowRowsSpec
+    | GroupRowsSpec
+    | UnalignedRowsSpec
+    | ObservedRowsSpec
+    | DedupSpec
+    | JoinSpec
+)

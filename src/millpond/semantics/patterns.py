@@ -12,13 +12,14 @@ from millpond.semantics.operator import (
     GroupRowsSpec,
     JoinSpec,
     KeyedTime,
+    ObservedRowsSpec,
     OperatorSpec,
     Sessions,
     UnalignedRowsSpec,
     WindowRowsSpec,
 )
 
-__all__ = ["AccessPattern", "Choice", "choice"]
+__all__ = ["AccessPattern", "Choice", "Seen", "choice"]
 
 
 class AccessPattern(Enum):
@@ -26,6 +27,7 @@ class AccessPattern(Enum):
     AAR = "append, aligned read"
     AUR = "append, unaligned read"
     RANGE = "range of time per key"
+    UNKNOWN = "not known yet"
 
 
 class Choice(NamedTuple):
@@ -34,7 +36,18 @@ class Choice(NamedTuple):
     """A sentence."""
 
 
-def choice(spec: OperatorSpec) -> Choice:
+class Seen(NamedTuple):
+    """What was seen of an operator whose pattern the query does not show, in how many of its shards."""
+
+    observing_shards: int = 0
+    aligned_shards: int = 0
+    unaligned_shards: int = 0
+    windows: int = 0
+    ends: int = 0
+
+
+def choice(spec: OperatorSpec, seen: Seen | None = None) -> Choice:
+    """`seen`: what its shards tell, where that decides."""
     match spec:
         case AggregateSpec():
             match spec.time:
@@ -49,6 +62,20 @@ def choice(spec: OperatorSpec) -> Choice:
             )
         case DedupSpec():
             return Choice(AccessPattern.RMW, "of each key only that it was seen is kept")
+        case WindowRowsSpec() | GroupRowsSpec() | UnalignedRowsSpec() | ObservedRowsSpec():
+            return _rows_choice(spec, seen or Seen())
+        case JoinSpec():
+            bounds = "within bounds of time" if spec.defers else "of any time"
+            return Choice(
+                AccessPattern.RANGE,
+                f"rows are joined to those of the other stream with the same key, {bounds}",
+            )
+
+
+def _rows_choice(
+    spec: WindowRowsSpec | GroupRowsSpec | UnalignedRowsSpec | ObservedRowsSpec, seen: Seen
+) -> Choice:
+    match spec:
         case WindowRowsSpec():
             return Choice(
                 AccessPattern.AAR,
@@ -62,12 +89,28 @@ def choice(spec: OperatorSpec) -> Choice:
             )
         case UnalignedRowsSpec():
             return Choice(AccessPattern.AUR, f"{spec.purpose} needs all rows of a {_unaligned(spec)}")
-        case JoinSpec():
-            bounds = "within bounds of time" if spec.defers else "of any time"
-            return Choice(
-                AccessPattern.RANGE,
-                f"rows are joined to those of the other stream with the same key, {bounds}",
-            )
+        case ObservedRowsSpec():
+            return _observed(spec, seen)
+
+
+def _observed(spec: ObservedRowsSpec, seen: Seen) -> Choice:
+    """By what was seen in most of the shards that have chosen."""
+    needs = f"{spec.purpose} needs all rows of a window"
+    if not seen.aligned_shards and not seen.unaligned_shards:
+        return Choice(
+            AccessPattern.UNKNOWN,
+            f"{needs}, and a window function says which; whether many end together will be seen when there are more",
+        )
+    figures = f"the {seen.windows:,} windows that were seen end at {seen.ends:,} times"
+    if seen.aligned_shards > seen.unaligned_shards:
+        chosen, shards = AccessPattern.AAR, seen.aligned_shards
+        found = f"{needs}, and {figures}, so that many are read at once"
+    else:
+        chosen, shards = AccessPattern.AUR, seen.unaligned_shards
+        expected = "next_read says when" if spec.next_read is not None else "its end says when"
+        found = f"{needs}, and {figures}: each is read by itself, and {expected}"
+    every = seen.observing_shards + seen.aligned_shards + seen.unaligned_shards
+    return Choice(chosen, found if shards == every else f"{found} (in {shards} of {every} shards)")
 
 
 def _unaligned(spec: UnalignedRowsSpec) -> str:

@@ -129,6 +129,16 @@ class StatsReply(msgspec.Struct, frozen=True):
     read_ahead_hits: int = 0
     read_ahead_evicted: int = 0
     rewritten_bytes: int = 0
+    observing_shards: int = 0
+    """Of an operator of unknown pattern: shards whose store is not chosen yet, and those whose windows end together
+    or each by itself."""
+    aligned_shards: int = 0
+    unaligned_shards: int = 0
+    seen_windows: int = 0
+    """What the choice rests on: open windows, and the different times at which they end."""
+    seen_ends: int = 0
+    unmoved_rows: int = 0
+    """Rows that are still to be moved to the store that was chosen."""
 
 
 class OpenReply(msgspec.Struct, frozen=True):

@@ -85,10 +85,20 @@ class ServedQuery:
         memory = request.settings.memory_bytes // (shards * len(request.operators))
         ratio = request.settings.read_batch_ratio
         read_delay_us = round(request.settings.storage_latency_ms * 1_000)
+        observed = request.settings.observed_bytes // shards
         return [
             [
                 open_shard(
-                    Place(operator, shard, starts[shard], starts[shard + 1], memory, ratio, read_delay_us),
+                    Place(
+                        operator,
+                        shard,
+                        starts[shard],
+                        starts[shard + 1],
+                        memory,
+                        ratio,
+                        read_delay_us,
+                        observed,
+                    ),
                     spec,
                 )
                 for shard in range(shards)

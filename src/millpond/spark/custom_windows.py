@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType, TimestampNTZType, Timesta
 
 from millpond.errors import InvalidQuery
 from millpond.hints import Hint, hint_on, marked
-from millpond.semantics.operator import KeyedTime
+from millpond.semantics.operator import CountWindows, KeyedTime, ObservedRowsSpec, Sessions
 from millpond.spark.arrow_functions import arrow_function, name_of, times_like
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject
@@ -28,7 +28,7 @@ from millpond.spark.own_windows import OwnWindow
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
 from millpond.spark.windows import CUSTOM_WINDOW, WATERMARK_DELAY, watermarked_key
 
-__all__ = ["CustomRowsDraft", "CustomWindow", "WindowFunction"]
+__all__ = ["CustomRowsDraft", "CustomWindow", "ObservedRowsDraft", "WindowFunction"]
 
 Assign = Callable[..., tuple[Any, Any]]
 """From the columns of some rows, as Arrow arrays, to the starts and the ends of their windows."""
@@ -132,3 +132,11 @@ class CustomRowsDraft(UnalignedRowsDraft):
         time = time_of(self._catalyst, inputs, watermarked_key(keys), None)
         assert isinstance(time, KeyedTime)
         return time
+
+
+class ObservedRowsDraft(CustomRowsDraft):
+    """The same where nobody says whether many windows end together."""
+
+    def _spec(self, time: Sessions | KeyedTime | CountWindows, **others: Any) -> ObservedRowsSpec:
+        assert isinstance(time, KeyedTime)
+        return ObservedRowsSpec(time=time, **others)

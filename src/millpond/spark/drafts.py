@@ -13,7 +13,7 @@ from millpond.hints import Hint
 from millpond.semantics.operator import OutputMode
 from millpond.spark.aggregates import is_mergeable
 from millpond.spark.count_windows import CountRowsDraft
-from millpond.spark.custom_windows import CustomRowsDraft
+from millpond.spark.custom_windows import CustomRowsDraft, ObservedRowsDraft
 from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
 from millpond.spark.grouped import GroupedRows
@@ -124,9 +124,10 @@ def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMod
 
 def _window_rows_draft(catalyst: Catalyst, rows: GroupedRows) -> Draft:
     timed = watermarked_key(rows.keys)
-    if timed is not None and is_custom_window(timed) and rows.hint.pattern != "append_aligned":
-        return CustomRowsDraft(catalyst, rows)
-    return WindowRowsDraft(catalyst, rows)
+    if timed is None or not is_custom_window(timed) or rows.hint.pattern == "append_aligned":
+        return WindowRowsDraft(catalyst, rows)
+    is_unaligned = rows.hint.pattern == "append_unaligned"
+    return CustomRowsDraft(catalyst, rows) if is_unaligned else ObservedRowsDraft(catalyst, rows)
 
 
 def _count_rows_draft(

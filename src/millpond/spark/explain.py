@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from millpond.semantics.operator import OperatorSpec, Panes, Sessions
-from millpond.semantics.patterns import AccessPattern, choice
+from millpond.semantics.operator import ObservedRowsSpec, OperatorSpec, Panes, Sessions
+from millpond.semantics.patterns import AccessPattern, Seen, choice
 from millpond.service.messages import StatsReply
 from millpond.state.opening import store_of
 
@@ -19,15 +19,16 @@ _INDENT = 12
 
 def explained(spec: OperatorSpec, stats: StatsReply) -> dict[str, Any]:
     """One operator. Ratios are None where there is nothing yet to be divided by."""
-    chosen = choice(spec)
-    store = store_of(spec)
-    by_bytes = chosen.pattern in (AccessPattern.AAR, AccessPattern.AUR)
+    chosen = choice(spec, _seen(stats))
+    store = store_of(_settled(spec, chosen.pattern))
+    by_bytes = chosen.pattern in (AccessPattern.AAR, AccessPattern.AUR, AccessPattern.UNKNOWN)
     return {
         "operator": spec.name,
         "keys": [key.name for key in spec.keys] + _window(spec),
         "pattern": chosen.pattern.name,
         "why": chosen.why,
         "store": store.store_text,
+        "unmovedRows": stats.unmoved_rows,
         "rows": stats.rows,
         "memoryBytes": stats.memory_bytes,
         "fileBytes": stats.run_bytes,
@@ -43,6 +44,26 @@ def explained(spec: OperatorSpec, stats: StatsReply) -> dict[str, Any]:
         "readAmplificationUnit": "bytes read per byte given out" if by_bytes else "blocks read per look-up",
         "spaceAmplification": _ratio(stats.run_bytes, stats.live_bytes),
     }
+
+
+def _seen(stats: StatsReply) -> Seen:
+    return Seen(
+        observing_shards=stats.observing_shards,
+        aligned_shards=stats.aligned_shards,
+        unaligned_shards=stats.unaligned_shards,
+        windows=stats.seen_windows,
+        ends=stats.seen_ends,
+    )
+
+
+def _settled(spec: OperatorSpec, pattern: AccessPattern) -> OperatorSpec:
+    """What an operator is after a choice by what was seen; most are what they are from the beginning."""
+    match spec, pattern:
+        case ObservedRowsSpec(), AccessPattern.AAR:
+            return spec.aligned
+        case ObservedRowsSpec(), AccessPattern.AUR:
+            return spec.unaligned
+    return spec
 
 
 def _window(spec: OperatorSpec) -> list[str]:
@@ -64,7 +85,7 @@ def _operator_text(operator: dict[str, Any]) -> str:
     lines = {
         "pattern": f"{pattern.name}: {pattern.value}",
         "why": operator["why"],
-        "store": operator["store"],
+        "store": _store(operator),
         "size": f"{operator['rows']:,} rows, {_bytes(operator['memoryBytes'])} in memory, "
         f"{_bytes(operator['fileBytes'])} on disk in {operator['runs']:,} runs",
         "reads": _reads(operator),
@@ -75,6 +96,12 @@ def _operator_text(operator: dict[str, Any]) -> str:
     return "\n".join(
         ["", f"{operator['operator']}{by}", *(_line(label, text) for label, text in lines.items())]
     )
+
+
+def _store(operator: dict[str, Any]) -> str:
+    unmoved = operator["unmovedRows"]
+    moving = f"; {unmoved:,} rows are still to be moved there from memory" if unmoved else ""
+    return f"{operator['store']}{moving}"
 
 
 def _reads(operator: dict[str, Any]) -> str:

@@ -132,6 +132,10 @@ def _operator_progress(figures: BatchFigures, i: int) -> dict[str, Any]:
             "readAheadHits": stats.read_ahead_hits,
             "readAheadEvicted": stats.read_ahead_evicted,
             "rewrittenBytes": stats.rewritten_bytes,
+            "observingShards": stats.observing_shards,
+            "alignedShards": stats.aligned_shards,
+            "unalignedShards": stats.unaligned_shards,
+            "unmovedRows": stats.unmoved_rows,
             "writtenBytes": figures.written_bytes,
             # Of the whole query, so that it stands with its first operator alone.
             "storageWaitMs": round(figures.storage_wait_ns / 1_000_000) if i == 0 else 0,

@@ -17,6 +17,7 @@ from millpond.semantics.operator import (
     TimeSpec,
     UnalignedRowsSpec,
     WindowRowsSpec,
+    kept_time,
 )
 from millpond.spark.gathering import Gathered, Gathering
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
@@ -35,7 +36,6 @@ from millpond.spark.operators import (
 )
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
-from millpond.spark.window_rows import kept_time
 from millpond.spark.windows import CountForm, SessionForm, WindowForm, session_form, watermarked_key
 
 __all__ = ["GatheredRowsDraft", "is_gathered"]

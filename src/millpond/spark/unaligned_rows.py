@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
-from millpond.semantics.operator import Column, CountWindows, KeyedTime, Sessions, UnalignedRowsSpec
+from millpond.semantics.operator import (
+    Column,
+    CountWindows,
+    KeyedTime,
+    ObservedRowsSpec,
+    Sessions,
+    UnalignedRowsSpec,
+)
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.hinted import with_next_read
 from millpond.spark.jvm import Catalyst, JavaObject, items, plain_sql
@@ -67,6 +75,11 @@ class UnalignedRowsDraft(ABC):
     def _window_slots(self) -> tuple[list[Slot], JavaObject | None]:
         """What is emitted behind the kept columns, and the window column made of it."""
 
+    def _spec(
+        self, time: Sessions | KeyedTime | CountWindows, **others: Any
+    ) -> UnalignedRowsSpec | ObservedRowsSpec:
+        return UnalignedRowsSpec(time=time, **others)
+
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
         for key in self._keys:
             check_key(self._catalyst, key, name)
@@ -84,7 +97,7 @@ class UnalignedRowsDraft(ABC):
         bounds, window = self._window_slots()
         slots = [*(Slot(attribute, not attribute.nullable()) for attribute in self._kept), *bounds]
         emitted, output_ipc = emitted_columns(slots, name, arrow)
-        spec = UnalignedRowsSpec(
+        spec = self._spec(
             name=name,
             keys=tuple(Column(plain_sql(key), type_text(key)) for key in keys),
             time=time,

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from millpond.semantics.operator import (
     Column,
     GroupRowsSpec,
-    KeyedTime,
     OutputMode,
     TimeSpec,
     WindowRowsSpec,
+    kept_time,
 )
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
@@ -34,7 +34,7 @@ from millpond.spark.operators import (
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import is_session_window, is_time_window, watermarked_key, window_form
 
-__all__ = ["GroupRowsDraft", "WindowRowsDraft", "kept_time", "window_join"]
+__all__ = ["GroupRowsDraft", "WindowRowsDraft", "window_join"]
 
 
 class WindowRowsDraft:
@@ -114,11 +114,6 @@ class WindowRowsDraft:
     def _keys_of_rows(self) -> list[JavaObject]:
         """The keys that every row has by itself."""
         return [key for key in self._keys if self._form is None or not key.semanticEquals(self._timed_key)]
-
-
-def kept_time(time: TimeSpec | None) -> tuple[int, ...]:
-    """Where a slice is more than one moment long, its rows do not end together, and the expiry of each is kept."""
-    return (time.column,) if isinstance(time, KeyedTime) and time.slice_us > 1 else ()
 
 
 class GroupRowsDraft(WindowRowsDraft):

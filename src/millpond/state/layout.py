@@ -14,13 +14,14 @@ from millpond.semantics.operator import (
     JoinSpec,
     JoinTime,
     KeyedTime,
+    ObservedRowsSpec,
     Panes,
     Sessions,
     TimeSpec,
     WindowRowsSpec,
 )
 
-__all__ = ["dedup_layout", "join_layout", "layout_of", "routing_layout"]
+__all__ = ["dedup_layout", "join_layout", "key_layout", "layout_of", "routing_layout"]
 
 
 def layout_of(spec: AggregateSpec) -> Layout:
@@ -63,6 +64,13 @@ def routing_layout(spec: WindowRowsSpec | GroupRowsSpec) -> tuple[Layout, list[i
     columns += looked_at
     schema = spec.input_schema
     return Layout(pa.schema([schema.field(i) for i in columns]), len(spec.key_columns), [], *time), columns
+
+
+def key_layout(spec: ObservedRowsSpec) -> Layout:
+    """A layout of the keys alone."""
+    schema = spec.input_schema
+    fields = [schema.field(i).with_name(f"k{n}") for n, i in enumerate(spec.key_columns)]
+    return Layout(pa.schema(fields), len(fields), [], None, None, None)
 
 
 def join_layout(spec: JoinSpec) -> JoinLayout:

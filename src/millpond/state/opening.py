@@ -13,6 +13,7 @@ from millpond.semantics.operator import (
     DedupSpec,
     GroupRowsSpec,
     JoinSpec,
+    ObservedRowsSpec,
     OperatorSpec,
     UnalignedRowsSpec,
     WindowRowsSpec,
@@ -23,7 +24,8 @@ from millpond.state.grouprows import GroupRowsShard
 from millpond.state.joined import JoinShard
 from millpond.state.layout import join_layout, layout_of
 from millpond.state.merged import MergedShard
-from millpond.state.routing import RowRouter
+from millpond.state.observed import ObservedShard
+from millpond.state.routing import ArrivalRouter, RowRouter
 from millpond.state.rowlog import RowLogShard
 from millpond.state.shard import OperatorShard, Place
 from millpond.state.unalignedrows import UnalignedRowsShard, unaligned_rows_layout
@@ -51,6 +53,7 @@ _STORES: dict[type[OperatorSpec], type[OperatorShard]] = {
     GroupRowsSpec: GroupRowsShard,
     DedupSpec: DedupShard,
     UnalignedRowsSpec: UnalignedRowsShard,
+    ObservedRowsSpec: ObservedShard,
     JoinSpec: JoinShard,
 }
 
@@ -88,6 +91,9 @@ def sorter_of(
         case UnalignedRowsSpec():
             rows = unaligned_rows_layout(spec)
             return SessionRowsSorter(rows, list(shard_starts), late_before_us), rows.encoded_schema
+        case ObservedRowsSpec():
+            arrivals = ArrivalRouter(spec, shard_starts, late_before_us)
+            return arrivals, arrivals.schema
         case JoinSpec():
             join = join_layout(spec)
             return JoinSorter(join, side, list(shard_starts), late_before_us), join.encoded_schema

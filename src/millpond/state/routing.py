@@ -1,14 +1,15 @@
-"""Sorts out the rows of operators that keep rows as they are: each goes to one shard, into one slice."""
+"""Sorts out the rows of operators that keep rows as they are: each goes to one shard, mostly into one slice."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond._kernel import Router
-from millpond.semantics.operator import GroupRowsSpec, WindowRowsSpec
-from millpond.state.layout import routing_layout
+from millpond.semantics.operator import GroupRowsSpec, ObservedRowsSpec, WindowRowsSpec
+from millpond.state.layout import key_layout, routing_layout
 
-__all__ = ["HASH", "SLICE", "RowRouter", "routed_schema"]
+__all__ = ["HASH", "SLICE", "ArrivalRouter", "RowRouter", "routed_schema"]
 
 HASH = "hash"
 """The column with the hash of a row's key."""
@@ -66,6 +67,37 @@ class RowRouter:
     def _with_slice(self, batch: pa.RecordBatch, slice_: int) -> pa.RecordBatch:
         number = pa.repeat(pa.scalar(slice_, pa.int64()), batch.num_rows)
         return pa.RecordBatch.from_arrays([*batch.columns, number], schema=self.schema)
+
+
+class ArrivalRouter:
+    """For rows of which it is not known yet how they will be kept: they stay in the form in which they were read."""
+
+    def __init__(
+        self, spec: ObservedRowsSpec, shard_starts: tuple[int, ...], late_before_us: int | None
+    ) -> None:
+        self.schema = spec.input_schema
+        self._keys = list(spec.key_columns)
+        self._end = spec.time.column
+        self._late_before_us = late_before_us
+        self._router = Router(key_layout(spec), list(shard_starts), None)
+        self._gathered: dict[int, list[pa.RecordBatch]] = {}
+        self.rows = self.late_rows = self.memory_bytes = 0
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        in_time = batch
+        if self._late_before_us is not None:
+            in_time = batch.filter(pc.greater(batch.column(self._end), self._late_before_us))
+            self.late_rows += batch.num_rows - in_time.num_rows
+        for shard, _, rows, _ in self._router.route(in_time.select(self._keys)):
+            part = in_time if len(rows) == in_time.num_rows else in_time.take(rows)
+            self._gathered.setdefault(shard, []).append(part)
+            self.memory_bytes += part.nbytes
+
+    def drain(self) -> list[tuple[int, pa.RecordBatch]]:
+        gathered, self._gathered = self._gathered, {}
+        self.memory_bytes = 0
+        return [(shard, batch) for shard, parts in gathered.items() for batch in _joined(parts)]
 
 
 def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
