@@ -43,19 +43,6 @@ def test_rows_of_several_tasks_count_in_the_order_of_the_tasks(tmp_path: Path) -
         assert driver.run(_rows([1], first=20)) == [(1, 11, 1), (1, 20, 1)]
 
 
-@pytest.mark.parametrize("spec", [counted(3), counted_rows(3)], ids=["merged", "rows"])
-def test_a_batch_that_is_tried_again_gives_out_the_same(tmp_path: Path, spec: OperatorSpec) -> None:
-    with Driver(tmp_path, spec=spec, mode="append") as driver:
-        driver.run(_rows([1, 1, 2, 3, 3]))
-        found = []
-        for _ in range(3):
-            at = driver.begin()
-            driver.seal(at, [driver.stage(at, _rows([1, 2, 3, 1], first=10))])
-            found.append(driver.outputs(at))
-            driver.client.abort(at)
-        assert found[0] == found[1] == found[2] != []
-
-
 @pytest.mark.parametrize("rows", [False, True], ids=["merged", "rows"])
 def test_windows_go_on_over_restarts_with_next_to_no_memory(tmp_path: Path, rows: bool) -> None:
     dice = random.Random(7)

@@ -7,9 +7,6 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
-from millpond.errors import CorruptState
 from millpond.service.messages import StatsReply
 from tests.service_kit import Driver, Group, disk_bytes, session_rows
 
@@ -38,21 +35,6 @@ def test_a_row_joins_two_sessions_of_other_batches(tmp_path: Path) -> None:
         assert driver.run([_row(1, 2, 0)], watermark_us=0) == []
         assert driver.run([_row(1, 4, 10)], watermark_us=29) == []
         assert driver.run([], watermark_us=30) == [(1, 1, 0, 30), (1, 2, 0, 30), (1, 4, 0, 30)]
-
-
-def test_a_batch_that_is_tried_again_gives_out_the_same_rows(tmp_path: Path) -> None:
-    with Driver(tmp_path, spec=session_rows(), mode="append") as driver:
-        driver.run([_row(key, 1, 0) for key in range(50)], watermark_us=5)
-        at = driver.begin()
-        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
-        first = driver.outputs(at)
-        assert len(first) == 49
-        driver.client.abort(at)
-        at = driver.begin()
-        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
-        assert driver.outputs(at) == first
-        driver.commit(at, 12)
-        assert driver.run([], watermark_us=16) == [(7, 1, 0, 16), (7, 1, 0, 16)]
 
 
 def _given_out(rows: list[tuple[int, ...]], before: int) -> list[Group]:
@@ -140,18 +122,3 @@ def test_what_closes_next_is_read_ahead_and_counted(tmp_path: Path) -> None:
     assert (stats.read_ahead, stats.read_ahead_hits) == (0, 0)
     # One for each shard and batch that gives something out.
     assert stats.index_scans == 16
-
-
-def test_a_damaged_byte_of_kept_rows_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    with Driver(tmp_path, spec=session_rows(), mode="append", shards=1) as driver:
-        driver.run([_row(1, 5, 0)], watermark_us=0)
-    (pack,) = (tmp_path / "packs").iterdir()
-    data = bytearray(pack.read_bytes())
-    # Behind the headers of pack and run: the first row.
-    data[12 + 32 + 4] ^= 1
-    pack.chmod(0o644)
-    pack.write_bytes(data)
-    with Driver(tmp_path, spec=session_rows(), mode="append", shards=1) as driver:
-        at = driver.begin()
-        with pytest.raises(CorruptState, match=pack.name):
-            driver.seal(at, [], 50)

@@ -39,21 +39,6 @@ def test_a_row_joins_two_sessions_of_other_batches(tmp_path: Path) -> None:
         assert driver.run([], watermark_us=30) == [(1, 3, 7, 0, 30)]
 
 
-def test_a_batch_that_is_tried_again_closes_the_same_sessions(tmp_path: Path) -> None:
-    with Driver(tmp_path, spec=sessions(), mode="append") as driver:
-        driver.run([_row(key, 1, 0) for key in range(50)], watermark_us=5)
-        at = driver.begin()
-        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
-        first = driver.outputs(at)
-        assert len(first) == 49
-        driver.client.abort(at)
-        at = driver.begin()
-        driver.seal(at, [driver.stage(at, [_row(7, 1, 6)])], 12)
-        assert driver.outputs(at) == first
-        driver.commit(at, 12)
-        assert driver.run([], watermark_us=16) == [(7, 2, 2, 0, 16)]
-
-
 def _closed(rows: list[tuple[int, ...]], before: int) -> list[Group]:
     by_key: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in rows:

@@ -94,14 +94,6 @@ def test_a_shard_comes_back_from_its_manifest_without_rows_that_were_let_go(tmp_
     assert take(second, [], [], 50) == []
 
 
-def test_an_aborted_batch_leaves_nothing_and_gives_the_same_again(tmp_path: Path) -> None:
-    store = shard()
-    once = take(store, [(1, 5)], [(1, 6)], 0)
-    save(store, tmp_path / "p0")
-    assert store.abort() == {"p0"}
-    assert take(store, [(1, 5)], [(1, 6)], 0) == once == [(1, 5, 1, 6)]
-
-
 def test_another_condition_or_kind_of_join_is_named() -> None:
     assert differences([spec()], [spec("lk = rk AND lv < rv")]) == [
         "operator join-0: the join's condition was lk = rk, is lk = rk AND lv < rv"
