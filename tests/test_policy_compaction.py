@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.policy.compaction import Limits, Merge, PackUse, Rest, SliceView, decide, decide_rewrite
+from millpond.policy.compaction import (
+    Limits,
+    Merge,
+    PackUse,
+    Rest,
+    SliceView,
+    decide,
+    decide_pieces,
+    decide_rewrite,
+)
 
 LIMITS = Limits(max_space_amplification=1.5, max_runs=8)
 MIB = 1 << 20
@@ -137,3 +146,31 @@ def test_the_pack_that_frees_most_for_least_goes_first():
     }
     assert decide_rewrite(packs, LIMITS) == ("pinned",)
     assert decide_rewrite({"full": packs["full"]}, LIMITS) == ()
+
+
+@st.composite
+def logs(draw):
+    lengths = draw(st.lists(st.integers(1, 1 << 20), max_size=40))
+    return tuple(PackUse(draw(st.integers(0, length)), length) for length in lengths)
+
+
+@given(logs(), st.integers(1, 1 << 21))
+def test_pieces_are_merged_until_few_small_ones_and_little_garbage_are_left(runs, piece):
+    while isinstance(decision := decide_pieces(runs, LIMITS, piece), Merge):
+        first, end = decision.first, decision.first + decision.count
+        live = sum(use.live_bytes for use in runs[first:end])
+        assert decision.count == 1 or live <= piece
+        before = runs
+        runs = (*runs[:first], PackUse(live, live), *runs[end:])
+        assert len(runs) < len(before) or sum(u.total_bytes for u in runs) < sum(
+            u.total_bytes for u in before
+        )
+    total, live = (sum(getattr(use, name) for use in runs) for name in ("total_bytes", "live_bytes"))
+    assert total <= max(1.5 * live, LIMITS.small_bytes)
+    assert len(runs) <= max(2 * live // piece + 2, LIMITS.max_runs + live // (piece / 2))
+
+
+def test_a_run_of_half_a_piece_is_not_written_anew_for_each_small_one():
+    runs = tuple(PackUse(length, length) for length in [100] * 20 + [60] + [1] * 8)
+    assert decide_pieces(runs, LIMITS, 100) == Rest()
+    assert decide_pieces((*runs, PackUse(1, 1)), LIMITS, 100) == Merge(20, 10)

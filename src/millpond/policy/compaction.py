@@ -96,7 +96,9 @@ def decide_pieces(runs: tuple[PackUse, ...], limits: Limits, piece_bytes: int) -
     total_bytes = sum(use.total_bytes for use in runs)
     live_bytes = sum(use.live_bytes for use in runs)
     is_large = total_bytes > max(limits.max_space_amplification * live_bytes, limits.small_bytes)
-    if not is_large and len(runs) <= limits.max_runs:
+    # Runs of half a piece and more stay: else the newest one would be written anew with every batch.
+    small_runs = sum(2 * use.live_bytes < piece_bytes for use in runs)
+    if not is_large and small_runs <= limits.max_runs:
         return Rest()
 
     def gain(merge: Merge) -> int:
