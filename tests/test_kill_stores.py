@@ -79,9 +79,14 @@ def test_a_killed_service_is_replaced(
     monkeypatch.setenv(crashing_service.PLAN, str(plan))
     plan.write_text("".join(f"{point}\n" for point in SERVICE_POINTS[name]))
     options = {"millpond.batch.maxTries": 8, "millpond.compaction.maxRuns": 2, "millpond.memory.bytes": "1m"}
-    start_query(name, spark, source, tmp_path, **options).awaitTermination()
+    query = start_query(name, spark, source, tmp_path, **options)
+    query.awaitTermination()
     assert plan.read_text() == "", "not every point was reached"
     assert results(tmp_path) == of_query(undisturbed, name)
+    if name == "observed-rows":
+        states = [progress["stateOperators"][0]["customMetrics"] for progress in query.recentProgress]
+        moving = [bool(state["unmovedRows"]) for state in states]
+        assert all(moving[2:9]), "not every service died while rows were on their way"
 
 
 def test_a_killed_worker_costs_a_try(

@@ -31,6 +31,9 @@ __all__ = ["ObservedShard"]
 _STEPS = 8
 """A move takes about so many batches."""
 
+_MEMORY_PARTS = 4
+"""At most one of them is for rows whose store is not chosen yet; the others stay for that store."""
+
 _DECIDED = {AccessPattern.AAR: GIVEN_OUT + 1, AccessPattern.AUR: GIVEN_OUT + 2}
 """Slices without runs: the one that is there says what was decided, its number of rows how many windows were seen."""
 
@@ -74,7 +77,7 @@ class ObservedShard(OperatorShard):
     def __init__(self, place: Place, spec: ObservedRowsSpec) -> None:
         super().__init__(place, spec)
         self._spec = spec
-        self._most_bytes = min(place.observed_bytes, place.memory_bytes // 2)
+        self._most_bytes = min(place.observed_bytes, place.memory_bytes // _MEMORY_PARTS)
         self._step_bytes = max(1, self._most_bytes // _STEPS)
         self._arrivals = ArrivalShard(place, spec, self._step_bytes)
         self._settled: _Settled | None = None
