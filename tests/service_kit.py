@@ -71,6 +71,22 @@ def counts(window_us: int | None = None) -> AggregateSpec:
     )
 
 
+def counts_by_end(slice_us: int) -> AggregateSpec:
+    """Count and sum per key and end of the row's window, which is the second column."""
+    return AggregateSpec(
+        name="aggregate-0",
+        keys=(Column("k", "bigint"), Column("end", "bigint")),
+        aggregates=(Aggregate("count", (), text="count(1)"), Aggregate("sum_int", (2,), text="sum(v)")),
+        time=KeyedTime(1, slice_us, Column("end", "bigint")),
+        input_ipc=pa.schema([("k", pa.int64()), ("end", pa.int64()), ("v", pa.int64())])
+        .serialize()
+        .to_pybytes(),
+        output_ipc=pa.schema([("k", pa.int64()), ("end", pa.int64()), *_BUFFERS[1:]])
+        .serialize()
+        .to_pybytes(),
+    )
+
+
 def sessions(timer_us: int = 10) -> AggregateSpec:
     """Count and sum per key and session."""
     return AggregateSpec(

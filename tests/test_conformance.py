@@ -16,6 +16,7 @@ from tests.service_kit import (
     counted,
     counted_rows,
     counts,
+    counts_by_end,
     first_rows,
     group_rows,
     joined,
@@ -68,6 +69,11 @@ def unaligned(key: int, value: int, time: int) -> Row:
     return key, value, time + 15 + 50 * (key % 7) + key
 
 
+def by_end(key: int, value: int, time: int) -> Row:
+    """Often at the watermark, which then takes the last rows of a slice that goes on after it."""
+    return key, (time // 10 + 3) * 10 - 4, value
+
+
 def with_range(key: int, value: int, time: int) -> Row:
     return key, value, time, time - 30, time - 20, time + 30
 
@@ -79,6 +85,7 @@ def case(spec: OperatorSpec, row: Callable[[int, int, int], Row], **others: obje
 CASES = {
     "merged": lambda: case(counts(), plain, mode="update"),
     "merged, windows": lambda: case(counts(20), plain),
+    "merged, by the end of windows": lambda: case(counts_by_end(4), by_end),
     "merged, all of it": lambda: case(counts(), plain, mode="complete"),
     "merged, sessions": lambda: case(sessions(), with_end),
     "merged, counted": lambda: case(counted(7), plain),

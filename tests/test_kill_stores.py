@@ -84,9 +84,13 @@ def test_a_killed_service_is_replaced(
     assert plan.read_text() == "", "not every point was reached"
     assert results(tmp_path) == of_query(undisturbed, name)
     if name == "observed-rows":
-        states = [progress["stateOperators"][0]["customMetrics"] for progress in query.recentProgress]
-        moving = [bool(state["unmovedRows"]) for state in states]
-        assert all(moving[2:9]), "not every service died while rows were on their way"
+        # A batch that was done before its service died tells nothing.
+        moving = [
+            operator["customMetrics"]["unmovedRows"] > 0
+            for progress in query.recentProgress
+            for operator in progress["stateOperators"]
+        ]
+        assert sum(moving) >= 5, f"not every service died while rows were on their way: {moving}"
 
 
 def test_a_killed_worker_costs_a_try(

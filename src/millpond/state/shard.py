@@ -227,7 +227,9 @@ class OneStoreShard(OperatorShard):
     def commit(self) -> None:
         named = {slice_: self._named(slice_) for slice_, _ in self.slices()}
         self._commit()
-        self._committed = named
+        # A slice whose last row went with the batch is named once more, and gone.
+        left = {slice_ for slice_, _ in self.slices()}
+        self._committed = {slice_: refs for slice_, refs in named.items() if slice_ in left}
         self._pending.clear()
         self._given_up.clear()
 
