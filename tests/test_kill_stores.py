@@ -56,7 +56,7 @@ def run_all(spark: SparkSession, source: Path, root: Path, **options: Any) -> No
 
 @pytest.mark.timeout(900)
 def test_a_killed_driver_goes_on_where_it_was(source: Path, undisturbed: Results, tmp_path: Path) -> None:
-    # The first kill falls into the second query, the other one into the last.
+    # The first kill falls into the look-back, the other one into rows that are on their way to their store.
     for point in (f"after-seal:{BATCHES + 6}", f"after-record:{4 * BATCHES - 6}"):
         die_at_point(source, tmp_path, point, *QUERIES)
     with driver(source, tmp_path, *QUERIES) as last:
