@@ -23,6 +23,7 @@ from millpond.errors import Fenced
 from millpond.service import process as service_process
 from millpond.spark import emit, ingest, ingester
 from tests import crashing_service
+from tests.crash import DRIVER_STEPS
 from tests.kill_queries import SCHEMA, Results, results, start_totals, start_windows, totals, write_input
 from tests.streams import read_stream
 
@@ -66,9 +67,8 @@ def run_both(spark: SparkSession, source: Path, root: Path, **options: Any) -> l
 
 
 # Each costs a start of Spark, so of points that leave the same behind there is one: nothing but staged rows, a
-# manifest that no record names, rows in the sink without a record, a record that Spark does not know of. At one
-# of them only the Python process is killed, and its JVM has to notice by itself.
-DRIVER_POINTS = ["after-ingest:3", "alone-after-save:3", "after-sink:3", "after-record:3"]
+# manifest that no record names, rows in the sink without a record, a record that Spark does not know of.
+DRIVER_POINTS = ["after-ingest:3", "after-save:3", "after-sink:3", "after-record:3"]
 DRIVER_QUERIES = ("windows", "totals")
 
 
@@ -76,14 +76,17 @@ DRIVER_QUERIES = ("windows", "totals")
 def test_a_killed_driver_goes_on_where_it_was(
     spark: SparkSession, source: Path, undisturbed: Results, tmp_path: Path
 ) -> None:
-    points = DRIVER_POINTS.copy()
-    random.Random(SEED).shuffle(points)
+    dice = random.Random()  # The points are named where the test fails.
+    when, step = dice.choice(["before", "after"]), dice.choice(sorted(DRIVER_STEPS.keys() - {"take"}))
+    # At a random one only the Python process is killed, and its JVM has to notice by itself.
+    points = [*DRIVER_POINTS, f"alone-{when}-{step}:{dice.randint(1, 3)}"]
+    dice.shuffle(points)
     for number, point in enumerate(points):
         # By turns the one and the other query is the one that dies.
         die_at_point(source, tmp_path, point, *(DRIVER_QUERIES if number % 2 else DRIVER_QUERIES[::-1]))
     with driver(source, tmp_path, *DRIVER_QUERIES) as last:
         assert last.process.wait(timeout=300) == 0, last.log()
-    assert results(spark, tmp_path) == undisturbed
+    assert results(spark, tmp_path) == undisturbed, points
 
 
 class Driver:
