@@ -1,5 +1,5 @@
-"""Driver, Spark's Python workers and state service are killed at every step of the protocol and at random moments;
-what reaches the sink is what an undisturbed run gives."""
+"""Driver and state service are killed at steps of the protocol, Spark's Python workers before and after their work,
+services and workers also at random moments; what reaches the sink is what an undisturbed run gives."""
 
 from __future__ import annotations
 
