@@ -1,4 +1,4 @@
-"""The generator's benchmark, small: its figures are there and both ways of reading give the same rows."""
+"""The generator's benchmark, small: its figures are there and all ways of reading give the same rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_report_has_a_rate_for_kernel_source_and_parquet(tmp_path: Path) -> 
     assert entry["params"]["events"] == 30_000
     assert entry["results_equal"] is True
     engines = entry["engines"]
-    assert engines.keys() == {"kernel", "source", "parquet"}
+    assert engines.keys() == {"kernel", "source", "parquet", "plain-parquet"}
     assert engines["kernel"]["cores"] == 1
     for measured in engines.values():
         assert measured["rows_per_s"] == round(30_000 / (measured["run_ms"]["p50"] / 1_000), 1)

@@ -68,7 +68,7 @@ def test_a_sweep_is_a_curve(tmp_path: Path) -> None:
     text, pictures = page_of(tmp_path, run("q7", rates, window="10"), run("q7", rates, window="60"))
     assert "## q7, window 10" in text
     assert "## q7 over window" in text
-    assert {"throughput.png", "sweep-q7-window.png"} <= pictures
+    assert {"throughput.png", "sweep-q7-window-throughput.png"} <= pictures
 
 
 def test_a_sweep_names_an_option_and_its_values() -> None:
@@ -141,10 +141,11 @@ def test_live_traffic_has_its_delays_and_says_what_it_was(tmp_path: Path) -> Non
 
 def test_a_sweep_over_the_rate_is_a_curve_of_delays(tmp_path: Path) -> None:
     runs = [live_run(rate, p95, {"rate": str(rate)}) for rate, p95 in ((1_000, 20.0), (2_000, 28.0))]
-    assert plots._about(runs)[0] == "delay, p95, milliseconds"
-    assert plots._about(runs)[1](runs[1]["engines"]["millpond"]) == 28.0
+    (measure,) = plots.measures(runs)
+    assert measure.label == "delay, p95, milliseconds"
+    assert measure.of(runs[1]["engines"]["millpond"]) == 28.0
     _, pictures = page_of(tmp_path, *runs)
-    assert "sweep-q5-rate.png" in pictures
+    assert "sweep-q5-rate-delay.png" in pictures
     assert "throughput.png" not in pictures, "traffic at a given rate is no throughput"
 
 

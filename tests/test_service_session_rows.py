@@ -7,6 +7,8 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from millpond.service.messages import StatsReply
 from tests.service_kit import Driver, Group, disk_bytes, session_rows
 
@@ -109,8 +111,9 @@ def test_files_stay_within_the_space_amplification_whatever_goes_on_for_ever(tmp
         assert disk_bytes(tmp_path) < 6 * stats.live_bytes
 
 
-def test_what_closes_next_is_read_ahead_and_counted(tmp_path: Path) -> None:
-    with Driver(tmp_path, spec=session_rows(), mode="append", read_batch_ratio=1.0) as driver:
+@pytest.mark.parametrize("ratio", [0.001, 1.0])
+def test_what_closes_next_is_read_ahead_and_counted(tmp_path: Path, ratio: float) -> None:
+    with Driver(tmp_path, spec=session_rows(), mode="append", read_batch_ratio=ratio) as driver:
         stats = _run_many(driver, 10)
     # 1,000 sessions close with every batch from the third on, each with all its rows in files.
     assert stats.gets == 8_000

@@ -273,6 +273,12 @@ impl PyRowStore {
             ("runs", stats.runs),
             ("gets", counters.gets),
             ("memory_hits", counters.memory_hits),
+            (
+                "disk_probes",
+                counters.gets - counters.memory_hits - counters.ahead_hits,
+            ),
+            ("read_requests", counters.read_requests),
+            ("read_wait_ns", counters.read_wait_ns),
             ("read_ahead", counters.ahead_reads),
             ("read_ahead_hits", counters.ahead_hits),
             ("read_ahead_evicted", counters.ahead_evicted),

@@ -189,6 +189,25 @@ fn no_miss_while_sessions_that_were_read_ahead_wait() {
 }
 
 #[test]
+fn what_the_watermark_makes_due_next_is_read_ahead_however_small_the_share() {
+    let mut shard = Shard::new(Shape::Numbers, 1 << 30);
+    let rows = |batch: i64| (0..50).map(move |key| (100 * batch + key, key, 5 * batch));
+    for batch in 0..20 {
+        let before = shard.stats().counters;
+        shard.batch(&rows(batch).collect::<Vec<_>>(), 5 * batch);
+        shard.read_ahead(0.001);
+        let after = shard.stats().counters;
+        // Before the fourth batch nothing tells how far the watermark goes.
+        if batch > 3 {
+            assert_eq!(after.gets - before.gets, 50);
+            assert_eq!(after.ahead_hits - before.ahead_hits, 50);
+            assert_eq!(after.ahead_reads - before.ahead_reads, 50);
+            assert_eq!(after.scans, before.scans);
+        }
+    }
+}
+
+#[test]
 fn a_session_that_grows_is_dropped_from_what_was_read_ahead() {
     let mut shard = Shard::new(Shape::Numbers, 1 << 30);
     shard.batch(&[(1, 7, 0), (2, 8, 1)], 0);

@@ -315,12 +315,14 @@ class SessionRowsStore:
     def run_uses(self) -> list[tuple[int, int]]:
         """(live bytes, all bytes) of the committed runs, oldest first."""
     def read_ahead(self, ratio: float) -> None:
-        """Reads this share of the open sessions into memory, those that close next."""
+        """Reads sessions that close next into memory: those that the next step of the watermark makes due if it is as
+        long as the last, and at least this share of the open ones; none where it is 0."""
     def rewrite(self, ratio: float, runs: list[SessionRowsRun], writer: PackWriter) -> tuple[int, int, int]:
         """Writes what is alive of the runs as one and reads ahead in the same scan; gives (offset, length, rows)."""
     def stats(self) -> dict[str, int]:
-        """rows, sessions, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, read_ahead, read_ahead_hits,
-        read_ahead_evicted, index_scans, read_bytes, taken_bytes, rewritten_bytes."""
+        """rows, sessions, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, disk_probes (sessions that
+        cost a read), read_requests, read_wait_ns, read_ahead, read_ahead_hits, read_ahead_evicted, index_scans,
+        read_bytes, taken_bytes, rewritten_bytes."""
 
 @final
 class Nexmark:

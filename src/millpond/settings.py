@@ -154,7 +154,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         field="read_batch_ratio",
         name="millpond.read.batchRatio",
-        meaning="share of the open sessions whose rows are read ahead between batches, those that close next",
+        meaning="least share of the open sessions whose rows are read ahead between batches, those that close next; "
+        "more where the watermark is expected to make more due; 0: none",
         kind="ratio",
         least=0,
     ),

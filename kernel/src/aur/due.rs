@@ -53,6 +53,7 @@ impl RowStore {
         if !self.taken.is_empty() {
             return Err(Error::invalid("the batch has given out what was due"));
         }
+        self.pace.note(watermark);
         let (slots, watermark) = match self.layout.ending() {
             // Their index entries lie in no order of time.
             Ending::Rows(rows) => (self.sessions.take_full(rows), i64::MAX),
@@ -174,7 +175,7 @@ impl RowStore {
                 }
                 Ok(())
             })?;
-            self.counters.read_bytes += read;
+            self.counters.count(read);
         }
         if found != missing {
             let name = self.committed.first().or(self.pending.first());
@@ -275,7 +276,7 @@ fn read_files(store: &mut RowStore, parts: &[Part]) -> Result<(Vec<u8>, Vec<usiz
             bytes.extend_from_slice(piece);
             Ok(())
         })?;
-        store.counters.read_bytes += read;
+        store.counters.count(read);
     }
     Ok((bytes, places))
 }

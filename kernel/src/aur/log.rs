@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,6 +37,15 @@ pub struct LogRun {
 pub struct Place {
     pub block: u32,
     pub entry: u32,
+}
+
+/// What was read from a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reads {
+    pub bytes: u64,
+    /// Calls to the file system, and what was waited for them.
+    pub requests: u64,
+    pub wait_ns: u64,
 }
 
 /// Some rows of a run: where they are, and their checksum.
@@ -163,14 +172,24 @@ impl LogRun {
         index / self.footer.entries.max(1)
     }
 
+    /// Reads bytes of the run and counts that.
+    fn fetch(&self, offset: u64, bytes: &mut [u8], reads: &mut Reads) -> Result<()> {
+        let began = Instant::now();
+        wait_before_read(self.read_delay);
+        self.file.read(self.offset + offset, bytes)?;
+        reads.bytes += bytes.len() as u64;
+        reads.requests += 1;
+        reads.wait_ns += began.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
     /// Reads blocks of the index, in order, and calls `visit` with the place of each entry, the entry and its key.
-    /// Returns the bytes that were read.
     pub fn scan(
         &self,
         blocks: &[usize],
         mut visit: impl FnMut(Place, &Entry, &[u8]) -> Result<()>,
-    ) -> Result<u64> {
-        let mut read = 0;
+    ) -> Result<Reads> {
+        let mut reads = Reads::default();
         let mut at = 0;
         let mut bytes = Vec::new();
         while at < blocks.len() {
@@ -183,9 +202,7 @@ impl LogRun {
                 end += 1;
             }
             bytes.resize(length as usize, 0);
-            wait_before_read(self.read_delay);
-            self.file.read(self.offset + first.offset, &mut bytes)?;
-            read += length;
+            self.fetch(first.offset, &mut bytes, &mut reads)?;
             for block in &blocks[at..end] {
                 let line = &self.directory[*block];
                 let start = (line.offset - first.offset) as usize;
@@ -212,17 +229,17 @@ impl LogRun {
             }
             at = end;
         }
-        Ok(read)
+        Ok(reads)
     }
 
     /// Reads ranges, given in order of offset, and calls `visit` with the number of each and its bytes. Neighbours are
-    /// read together. Returns the bytes that were read.
+    /// read together.
     pub fn read(
         &self,
         ranges: &[Range],
         mut visit: impl FnMut(usize, &[u8]) -> Result<()>,
-    ) -> Result<u64> {
-        let mut read = 0;
+    ) -> Result<Reads> {
+        let mut reads = Reads::default();
         let mut at = 0;
         let mut bytes = Vec::new();
         while at < ranges.len() {
@@ -237,9 +254,7 @@ impl LogRun {
                 end += 1;
             }
             bytes.resize((stop - start) as usize, 0);
-            wait_before_read(self.read_delay);
-            self.file.read(self.offset + start, &mut bytes)?;
-            read += stop - start;
+            self.fetch(start, &mut bytes, &mut reads)?;
             for (number, range) in ranges.iter().enumerate().take(end).skip(at) {
                 let from = (range.offset - start) as usize;
                 let piece = &bytes[from..from + range.length as usize];
@@ -250,7 +265,7 @@ impl LogRun {
             }
             at = end;
         }
-        Ok(read)
+        Ok(reads)
     }
 
     /// Moves a range of the run's bytes behind what is written, without looking at it.

@@ -93,7 +93,7 @@ impl RowStore {
                 });
                 Ok(())
             })?;
-            self.counters.read_bytes += read;
+            self.counters.read_bytes += read.bytes;
         }
         Ok(fragments)
     }

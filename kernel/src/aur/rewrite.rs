@@ -46,8 +46,9 @@ struct Moved {
     key: (usize, usize),
 }
 
-/// Reads ahead the given share of the open sessions, those that close next, and rewrites the named runs, if any, into
-/// `target`: (first, count) of the committed ones.
+/// Reads ahead the sessions that close next, and rewrites the named runs, if any, into `target`. Read ahead is what will
+/// be due when the watermark goes on as it did last, and at least the given share of the open sessions; nothing where the
+/// share is 0.
 pub fn maintain(
     store: &Mutex<RowStore>,
     ratio: f64,
@@ -72,10 +73,6 @@ pub fn maintain(
         let blocks: Vec<usize> = (0..last).collect();
         for step in blocks.chunks(STEP_BLOCKS) {
             let mut store = lock(store)?;
-            if store.version != version {
-                // The batch that has begun needs the sessions as they are now.
-                wanted.clear();
-            }
             let RowStore {
                 committed,
                 sessions,
@@ -102,8 +99,10 @@ pub fn maintain(
                     }
                     return Ok(());
                 };
-                if let Some(window) = wanted.get_mut(&slot) {
-                    window.found.push((*id, *entry));
+                // A batch may have begun meanwhile, and the slot be another session's.
+                match wanted.get_mut(&slot) {
+                    Some(window) if *window.key == *key => window.found.push((*id, *entry)),
+                    _ => {}
                 }
                 if let Some(input) = input {
                     moved.push(Moved {
@@ -116,7 +115,7 @@ pub fn maintain(
                 }
                 Ok(())
             })?;
-            counters.read_bytes += read;
+            counters.read_bytes += read.bytes;
         }
     }
     read_ahead(store, &runs, wanted, version)?;
@@ -133,10 +132,10 @@ pub fn maintain(
 
 /// The sessions to read ahead by slot, the largest ETT among the nearest, and the version of the store.
 fn choose(store: &mut RowStore, ratio: f64) -> (HashMap<u32, Wanted>, i64, u64) {
-    let count = (store.sessions.len() as f64 * ratio).ceil() as usize;
-    let nearest = match store.taken.is_empty() {
-        true => store.sessions.nearest(count.min(store.sessions.len())),
-        // The batch has already given out what is due.
+    let least = (store.sessions.len() as f64 * ratio).ceil() as usize;
+    let nearest = match least > 0 && store.taken.is_empty() {
+        true => store.sessions.nearest(least, store.pace.next()),
+        // The batch has already given out what is due, or nothing is to be read ahead.
         false => Vec::new(),
     };
     let until = nearest.iter().map(|slot| store.sessions.end(*slot)).max();
@@ -187,7 +186,7 @@ fn read_ahead(
         fits
     });
     let mut pieces: Vec<Vec<Piece>> = wanted.iter().map(|_| Vec::new()).collect();
-    let mut read = 0;
+    let mut read_bytes = 0;
     for (id, log) in runs {
         let mut ranges: Vec<(Range, u32, usize)> = Vec::new();
         for (number, window) in wanted.iter().enumerate() {
@@ -202,7 +201,7 @@ fn read_ahead(
         }
         ranges.sort_unstable_by_key(|(range, ..)| range.offset);
         let places: Vec<Range> = ranges.iter().map(|(range, ..)| *range).collect();
-        read += log.read(&places, |i, bytes| {
+        let reads = log.read(&places, |i, bytes| {
             let (range, rows, number) = ranges[i];
             pieces[number].push(Piece {
                 run: *id,
@@ -212,9 +211,10 @@ fn read_ahead(
             });
             Ok(())
         })?;
+        read_bytes += reads.bytes;
     }
     let mut store = lock(store)?;
-    store.counters.read_bytes += read;
+    store.counters.read_bytes += read_bytes;
     let same = store.version == version;
     let present = |store: &RowStore, id: u32| store.committed.iter().any(|run| run.id == id);
     for (window, pieces) in wanted.into_iter().zip(pieces) {

@@ -411,14 +411,15 @@ impl Sessions {
         }
     }
 
-    /// The sessions that will be read next by what the query says, at most `count`, without those of which nothing is
-    /// known.
-    fn nearest_expected(&self, expected: &[i64], count: usize) -> Vec<u32> {
+    /// `nearest` by what the query says, without the sessions of which nothing is known.
+    fn nearest_expected(&self, expected: &[i64], least: usize, until: i64) -> Vec<u32> {
         let mut known: Vec<(i64, u32)> = (0..self.slots.len() as u32)
             .filter(|slot| self.get(*slot).state == State::Open && self.get(*slot).pieces > 0)
             .map(|slot| (self.next_read(slot, expected), slot))
             .filter(|(time, _)| *time != UNKNOWN)
             .collect();
+        let due = known.iter().filter(|(time, _)| *time <= until).count();
+        let count = least.max(due);
         if count < known.len() {
             known.select_nth_unstable(count);
             known.truncate(count);
@@ -475,17 +476,18 @@ impl Sessions {
         due
     }
 
-    /// The sessions that close next, or will be read next by what the query says, at most `count`.
-    pub fn nearest(&mut self, count: usize) -> Vec<u32> {
+    /// The sessions that close next, or will be read next by what the query says: all up to a time, and as many as
+    /// `least` if there are.
+    pub fn nearest(&mut self, least: usize, until: i64) -> Vec<u32> {
         if let Some(expected) = &self.expected {
-            return self.nearest_expected(expected, count);
+            return self.nearest_expected(expected, least, until);
         }
         let mut chosen: Vec<u32> = Vec::new();
         let mut from = Unbounded;
-        while chosen.len() < count {
-            let Some(bucket) = self.queue.range((from, Unbounded)).next().map(|(b, _)| *b) else {
+        while let Some(bucket) = self.queue.range((from, Unbounded)).next().map(|(b, _)| *b) {
+            if chosen.len() >= least && bucket > until.div_euclid(self.grain) {
                 break;
-            };
+            }
             let slots = self.queue.remove(&bucket).unwrap_or_default();
             self.queued -= slots.len();
             let mut here = Vec::with_capacity(slots.len());
@@ -498,11 +500,10 @@ impl Sessions {
                     self.enqueue(slot);
                 }
             }
-            let room = count - chosen.len();
-            if here.len() > room {
-                here.sort_unstable_by_key(|slot| self.end(*slot));
-            }
-            chosen.extend(here.iter().take(room));
+            here.sort_unstable_by_key(|slot| self.end(*slot));
+            let due = here.partition_point(|slot| self.end(*slot) <= until);
+            let count = due.max(least.saturating_sub(chosen.len()));
+            chosen.extend(here.iter().take(count));
             if !here.is_empty() {
                 self.queued += here.len();
                 self.queue.insert(bucket, here);

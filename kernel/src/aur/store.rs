@@ -13,7 +13,7 @@ use arrow_schema::DataType;
 use crate::aur::ahead::Ahead;
 use crate::aur::buffer::Buffer;
 use crate::aur::layout::{Ending, RowsLayout};
-use crate::aur::log::{LogRun, Place};
+use crate::aur::log::{LogRun, Place, Reads};
 use crate::aur::log_format::{Entry, data_checksum, put};
 use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
 use crate::aur::sessions::{NONE, Sessions, State};
@@ -37,8 +37,20 @@ pub struct Counters {
     /// Bytes read from files, of index and rows; bytes of rows that were given out from files.
     pub read_bytes: u64,
     pub taken_bytes: u64,
+    /// Reads while something was given out, and what was waited for them.
+    pub read_requests: u64,
+    pub read_wait_ns: u64,
     /// Bytes that compaction wrote.
     pub rewritten_bytes: u64,
+}
+
+impl Counters {
+    /// Reads of a batch.
+    pub fn count(&mut self, reads: Reads) {
+        self.read_bytes += reads.bytes;
+        self.read_requests += reads.requests;
+        self.read_wait_ns += reads.wait_ns;
+    }
 }
 
 /// Index entries, and the bytes of the rows they stand for.
@@ -111,6 +123,32 @@ impl HeldRun {
     }
 }
 
+/// How the watermark goes on from batch to batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    watermark: Option<i64>,
+    step: i64,
+}
+
+impl Pace {
+    pub fn note(&mut self, watermark: i64) {
+        match self.watermark {
+            Some(before) if watermark <= before => {}
+            Some(before) => {
+                self.step = watermark.saturating_sub(before);
+                self.watermark = Some(watermark);
+            }
+            None => self.watermark = Some(watermark),
+        }
+    }
+
+    /// Where it will be after the next step, if that is as long as the last.
+    pub fn next(&self) -> i64 {
+        self.watermark
+            .map_or(i64::MIN, |watermark| watermark.saturating_add(self.step))
+    }
+}
+
 pub struct RowStore {
     pub(crate) layout: Arc<RowsLayout>,
     pub(crate) range: HashRange,
@@ -125,6 +163,7 @@ pub struct RowStore {
     pub(crate) given_out: i64,
     /// The same when the running batch began.
     pub(crate) given_out_before: i64,
+    pub(crate) pace: Pace,
     pub(crate) taken: Vec<u32>,
     /// The running batch changed something.
     changed: bool,
@@ -166,6 +205,7 @@ impl RowStore {
             flushed: None,
             given_out: i64::MIN,
             given_out_before: i64::MIN,
+            pace: Pace::default(),
             taken: Vec::new(),
             changed: false,
             unrecorded: false,

@@ -50,6 +50,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of Millpond's state; None: as many as partitions."""
     space_amplification: float | None = None
     """At which Millpond rewrites its state; None: its own default."""
+    read_batch_ratio: float | None = None
+    """Least share of the open sessions that Millpond reads ahead; None: its own default."""
     state_latency: StateLatency | None = None
     """Whose requests to checkpoint and state storage take as long; None: the disk's own."""
     find_rate: bool = False
@@ -59,9 +61,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def settings_of(self, engine: str) -> dict[str, str]:
         settings = engine_settings(engine, self.workload, self.memory_bytes, self.write_buffer_bytes)
-        if engine == "millpond" and self.space_amplification is not None:
-            name = "spark.millpond.compaction.maxSpaceAmplification"
-            settings = settings | {name: str(self.space_amplification)}
+        own = {
+            "spark.millpond.compaction.maxSpaceAmplification": self.space_amplification,
+            "spark.millpond.read.batchRatio": self.read_batch_ratio,
+        }
+        if engine == "millpond":
+            settings = settings | {name: str(value) for name, value in own.items() if value is not None}
         return settings
 
     @property

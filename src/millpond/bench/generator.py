@@ -1,5 +1,6 @@
 """How fast NEXMark's events are made: by the kernel on one core, and as a Spark source beside Parquet files that hold
-the same rows. Spark's two runs take turns and end in a sink that does nothing with the rows.
+the same rows, once as Spark writes them and once without compression and dictionaries. Spark's runs take turns and
+end in a sink that does nothing with the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GeneratorBench", "run"]
 
-KERNEL, SOURCE, PARQUET = "kernel", "source", "parquet"
+KERNEL, SOURCE = "kernel", "source"
+PARQUET, PLAIN_PARQUET = "parquet", "plain-parquet"
+_WRITTEN = {
+    PARQUET: {"compression": "snappy", "parquet.enable.dictionary": "true"},
+    PLAIN_PARQUET: {"compression": "uncompressed", "parquet.enable.dictionary": "false"},
+}
+"""Spark's defaults, and what is fastest to read."""
 _EVENTS_A_CALL = 8_192
 _WARM_UPS = 4
 """Until Spark's JVM has compiled what is hot, each run takes less time than the one before."""
@@ -38,7 +45,7 @@ class GeneratorBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(bench: GeneratorBench, say: Callable[[str], None]) -> dict[str, Any]:
-    """The entry of a report. Engines: `kernel` on one core, `source` and `parquet` in Spark on all of them."""
+    """The entry of a report. Engines: `kernel` on one core, the others in Spark on all of them."""
     say(f"kernel: {bench.events:,} events on one core, {bench.repeat} times")
     engines = {KERNEL: _figures(bench, _kernel_times(bench), cores=1)}
     cores = len(os.sched_getaffinity(0))
@@ -53,8 +60,14 @@ def run(bench: GeneratorBench, say: Callable[[str], None]) -> dict[str, Any]:
         "params": msgspec.to_builtins(bench) | {"settings": settings},
         "engines": engines,
         "results_equal": equal,
-        "source_to_parquet": round(engines[SOURCE]["rows_per_s"] / engines[PARQUET]["rows_per_s"], 3),
+        "source_to_parquet": _ratio(engines, PARQUET),
+        "source_to_plain_parquet": _ratio(engines, PLAIN_PARQUET),
     }
+
+
+def _ratio(engines: dict[str, Any], other: str) -> float:
+    ratio: float = engines[SOURCE]["rows_per_s"] / engines[other]["rows_per_s"]
+    return round(ratio, 3)
 
 
 def _figures(bench: GeneratorBench, times_s: list[float], *, cores: int) -> dict[str, Any]:
@@ -90,16 +103,18 @@ def _kernel_run(generator: Any, events: int) -> float:
 def _spark_times(
     spark: SparkSession, bench: GeneratorBench, directory: Path, cores: int
 ) -> tuple[dict[str, list[float]], bool]:
-    """Times in seconds by engine, and whether both gave the same rows."""
+    """Times in seconds by engine, and whether all gave the same rows."""
     import millpond as mp
 
     mp.register(spark)
     source = (
         spark.read.format("nexmark").option("totalEvents", bench.events).option("partitions", cores).load()
     )
-    files = str(directory / "events")
-    source.write.parquet(files)
-    frames = {SOURCE: source, PARQUET: spark.read.parquet(files)}
+    frames = {SOURCE: source}
+    for name, options in _WRITTEN.items():
+        files = str(directory / name)
+        source.write.options(**options).parquet(files)
+        frames[name] = spark.read.parquet(files)
     equal = len({_digest(frame) for frame in frames.values()}) == 1
     times: dict[str, list[float]] = {name: [] for name in frames}
     for _ in range(_WARM_UPS + bench.repeat):

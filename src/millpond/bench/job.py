@@ -61,8 +61,13 @@ class StateReads(msgspec.Struct, frozen=True, kw_only=True):
     from_memory: int = 0
     wait_ms: float | None = None
     """What threads waited for storage and for blocks that were not in memory, all of them together."""
+    wanted_ahead: int = 0
+    """Reads that reading ahead could have served, and those that it did."""
+    from_ahead: int = 0
     state_bytes: int | None = None
     """All state, in memory or not."""
+    file_bytes: int | None = None
+    """Files of the state, with what of them is dead."""
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):

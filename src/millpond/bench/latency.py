@@ -19,7 +19,7 @@ from millpond.bench.figures import PERCENTILES, percentiles
 from millpond.bench.job import BatchTime, Outcome
 from millpond.bench.live import Live
 from millpond.bench.rates import max_rate
-from millpond.bench.state_reads import hit_ratio
+from millpond.bench.state_reads import ahead_ratio, hit_ratio
 
 __all__ = [
     "Counting",
@@ -128,22 +128,35 @@ def _span_s(batches: Sequence[BatchTime], live: Live) -> float:
 
 
 def state_figures(batches: Sequence[BatchTime]) -> dict[str, Any]:
-    """Reads of the state and, on slow storage, what batches waited for it."""
+    """How large the state became, how it was read and, on slow storage, what batches waited for it."""
     found: dict[str, Any] = {}
-    ratio = hit_ratio([batch.state for batch in batches])
+    states = [batch.state for batch in batches if batch.state]
+    for name in ("state_bytes", "file_bytes"):
+        sizes = [getattr(state, name) for state in states if getattr(state, name) is not None]
+        if sizes:
+            found[f"largest_{name}"] = max(sizes)
+    ahead = ahead_ratio(states)
+    if ahead is not None:
+        found["read_ahead_hit_ratio"] = ahead
+    ratio = hit_ratio(states)
     if ratio is not None:
         found["read_hit_ratio"] = ratio
-    waits = [batch.state.wait_ms for batch in batches if batch.state and batch.state.wait_ms is not None]
+    waits = [state.wait_ms for state in states if state.wait_ms is not None]
     if waits:
         found["state_wait_ms"] = percentiles(waits)
     return found
 
 
 def state_words(engines: Mapping[str, Any]) -> list[str]:
-    """What is known about reads of state and waiting for it, a line for each engine."""
+    """What is known about the size of state, reads of it and waiting for it, a line for each engine."""
     found = []
     for name, figures in engines.items():
         said = []
+        size, files = figures.get("largest_state_bytes"), figures.get("largest_file_bytes")
+        if size:
+            said.append(f"up to {size / (1 << 20):,.0f} MiB of state")
+        if files and files != size:
+            said.append(f"{files / (1 << 20):,.0f} MiB of files")
         waits, ratio = figures.get("state_wait_ms"), figures.get("read_hit_ratio")
         if waits:
             said.append(
@@ -151,6 +164,8 @@ def state_words(engines: Mapping[str, Any]) -> list[str]:
             )
         if ratio is not None:
             said.append(f"{ratio:.1%} of reads from memory")
+        if "read_ahead_hit_ratio" in figures:
+            said.append(f"{figures['read_ahead_hit_ratio']:.1%} of what was in files read ahead")
         if said:
             found.append(f"{name}: {'; '.join(said)}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
         lines += _section(run, number, out)
     for name, group in _sweeps(runs).items():
         workload, varied = name
-        title = f"{workload} over {varied}"
-        lines += [f"## {title}", "", _picture(out, f"sweep-{workload}-{varied}.png", plots.growth, group), ""]
+        lines += [f"## {workload} over {varied}", ""]
+        for measure in plots.measures(group):
+            picture = f"sweep-{workload}-{varied}-{measure.name}.png"
+            lines += [_picture(out, picture, partial(plots.growth, measure=measure), group), ""]
     page = out / "report.md"
     page.write_text("\n".join(lines))
     return page
@@ -163,7 +166,7 @@ def _first_line(text: str) -> str:
 
 
 def _picture(out: Path, name: str, draw: Any, content: Any) -> str:
-    draw(content, out / name)
+    draw(content, path=out / name)
     return f"![{name.removesuffix('.png')}]({name})"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["delays", "distribution", "growth", "max_rates", "splits", "throughput", "traces"]
+__all__ = ["delays", "distribution", "growth", "max_rates", "measures", "splits", "throughput", "traces"]
 
 _COLOURS = {
     "millpond": "#0b6e4f",
@@ -144,40 +144,72 @@ def _shares(
     save()
 
 
-def growth(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """What a run is about, over the values of a varied option: the highest rate, the delay of live traffic, or rows a
-    second at full speed."""
+class Measure(NamedTuple):
+    """A figure of an engine that a sweep draws."""
+
+    name: str
+    label: str
+    of: Callable[[Mapping[str, Any]], float | None]
+
+
+_SPEEDS = (
+    Measure("max-rate", "thousand events a second sustained", lambda each: _thousands(each.get("max_rate"))),
+    Measure("delay", "delay, p95, milliseconds", lambda each: each.get("delay_ms", {}).get("p95")),
+    Measure("throughput", "thousand rows a second", lambda each: _thousands(each.get("rows_per_s"))),
+)
+"""What a run is about: the first of these that any engine tells."""
+_BESIDE = {
+    "read-batch-ratio": (
+        Measure(
+            "hits", "share of reads from files served ahead", lambda each: each.get("read_ahead_hit_ratio")
+        ),
+        Measure("wait", "state wait a batch, p95, ms", lambda each: each.get("state_wait_ms", {}).get("p95")),
+    ),
+    "space-amplification": (
+        Measure("files", "MiB of files, at most", lambda each: _mebibytes(each.get("largest_file_bytes"))),
+    ),
+}
+"""What else a sweep over an option is about."""
+
+
+def measures(runs: Sequence[Mapping[str, Any]]) -> list[Measure]:
+    """What to draw of a sweep."""
+    (option,) = runs[0]["params"]["varied"]
+    engines = [figures for run in runs for figures in run["engines"].values()]
+
+    def is_told(measure: Measure) -> bool:
+        return any(measure.of(figures) is not None for figures in engines)
+
+    speed = next(filter(is_told, _SPEEDS), _SPEEDS[-1])
+    return [speed, *filter(is_told, _BESIDE.get(option, ()))]
+
+
+def growth(runs: Sequence[Mapping[str, Any]], measure: Measure, path: Path) -> None:
+    """A figure over the values of a varied option."""
     from matplotlib.ticker import StrMethodFormatter
 
     axes, save = _axes(path)
     (option,) = runs[0]["params"]["varied"]
     values = [run["params"]["varied"][option] for run in runs]
-    label, figure = _about(runs)
     for engine in dict.fromkeys(name for run in runs for name in run["engines"]):
-        measured = [figure(run["engines"].get(engine, {})) for run in runs]
+        measured = [measure.of(run["engines"].get(engine, {})) for run in runs]
         points = [(value, size) for value, size in zip(values, measured, strict=True) if size is not None]
         if points:
             axes.plot(*zip(*points, strict=True), label=engine, color=_COLOURS.get(engine), marker="o")
     axes.set_xlabel(option)
-    axes.set_ylabel(label)
+    axes.set_ylabel(measure.label)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize="small")
     save()
 
 
-def _about(runs: Sequence[Mapping[str, Any]]) -> tuple[str, Callable[[Mapping[str, Any]], float | None]]:
-    """The axis of a sweep, and an engine's figure on it."""
-    engines = [figures for run in runs for figures in run["engines"].values()]
-    if any("max_rate" in figures for figures in engines):
-        return "thousand events a second sustained", lambda each: _thousands(each.get("max_rate"))
-    if any("delay_ms" in figures for figures in engines):
-        return "delay, p95, milliseconds", lambda each: each.get("delay_ms", {}).get("p95")
-    return "thousand rows a second", lambda each: _thousands(each.get("rows_per_s"))
-
-
 def _thousands(rate: float | None) -> float | None:
     return rate / 1_000 if rate else None
+
+
+def _mebibytes(size: int | None) -> float | None:
+    return None if size is None else size / (1 << 20)
 
 
 def splits(engines: Mapping[str, Any], path: Path) -> None:

@@ -63,6 +63,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
         "partitions": plan.partitions,
         "shards": plan.shards,
         "space_amplification": plan.space_amplification,
+        "read_batch_ratio": plan.read_batch_ratio,
         "state_latency": plan.state_latency,
         "find_rate": plan.find_rate,
         "varied": plan.varied,

@@ -14,6 +14,7 @@ BASELINES = ("spark-rocksdb", "rocksdb")
 HEAP = "4g"
 STATE_STORE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 def session_settings(cores: int, partitions: int | None = None) -> dict[str, str]:
@@ -27,6 +28,8 @@ def session_settings(cores: int, partitions: int | None = None) -> dict[str, str
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
+        # The default asks a process of its own about each file of a checkpoint, and costs small batches the most.
+        "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         # Windows that end with the last batch stay: nothing follows that would have to see them gone.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # A large batch is split over the cores, a small one is one task.

@@ -12,7 +12,7 @@ from typing import Any
 
 from millpond.bench.job import StateReads
 
-__all__ = ["hit_ratio", "state_reads", "state_totals"]
+__all__ = ["ahead_ratio", "hit_ratio", "state_reads", "state_totals"]
 
 
 def state_reads(progress: Sequence[Any], waited_ns: Sequence[int | None]) -> list[StateReads]:
@@ -24,6 +24,7 @@ def state_reads(progress: Sequence[Any], waited_ns: Sequence[int | None]) -> lis
         metrics = [operator.customMetrics for operator in report.stateOperators]
         now = _Totals(metrics, waited or 0)
         reads = now.reads - before.reads
+        from_ahead = max(now.from_ahead - before.from_ahead, 0)
         wait_ms = now.wait_ms - before.wait_ms
         found.append(
             StateReads(
@@ -31,7 +32,10 @@ def state_reads(progress: Sequence[Any], waited_ns: Sequence[int | None]) -> lis
                 reads=max(reads, 0) + now.batch_reads,
                 from_memory=max(reads - (now.misses - before.misses), 0) + now.batch_hits,
                 wait_ms=None if waited is None else round(max(wait_ms, 0.0), 3),
-                state_bytes=_state_bytes(metrics),
+                from_ahead=from_ahead,
+                wanted_ahead=from_ahead + max(now.not_ahead - before.not_ahead, 0),
+                state_bytes=_told(metrics, "liveBytes", "rocksdbSstFileSize"),
+                file_bytes=_told(metrics, "fileBytes", "rocksdbSstFileSize"),
             )
         )
         before = now
@@ -43,6 +47,14 @@ def hit_ratio(batches: Sequence[StateReads | None]) -> float | None:
     reads = sum(each.reads for each in batches if each is not None)
     hits = sum(each.from_memory for each in batches if each is not None)
     return round(hits / reads, 6) if reads else None
+
+
+def ahead_ratio(batches: Sequence[StateReads | None]) -> float | None:
+    """Reads served by what was read ahead, of those that were not in memory anyway; None where nothing is read
+    ahead."""
+    wanted = sum(each.wanted_ahead for each in batches if each is not None)
+    served = sum(each.from_ahead for each in batches if each is not None)
+    return round(served / wanted, 6) if wanted else None
 
 
 def state_totals(operators: list[Any]) -> tuple[int | None, int | None]:
@@ -61,6 +73,9 @@ class _Totals:
     def __init__(self, metrics: Sequence[Mapping[str, int]] = (), waited_ns: int = 0) -> None:
         self.reads = _sum(metrics, "gets") + _sum(metrics, *_LOADED)
         self.misses = _sum(metrics, "diskProbes") + _sum(metrics, _LOADED[1])
+        readers = [each for each in metrics if each.get("readAhead")]
+        self.from_ahead = _sum(readers, "readAheadHits")
+        self.not_ahead = _sum(readers, "diskProbes")
         self.wait_ms = waited_ns / 1_000_000 + _sum(metrics, "readWaitMs", "storageWaitMs")
         self.batch_hits = _sum(metrics, _CACHED[0])
         self.batch_reads = _sum(metrics, *_CACHED)
@@ -70,9 +85,10 @@ _LOADED = ("loadedMapCacheHitCount", "loadedMapCacheMissCount")
 _CACHED = ("rocksdbReadBlockCacheHitCount", "rocksdbReadBlockCacheMissCount")
 
 
-def _state_bytes(metrics: Sequence[Mapping[str, int]]) -> int | None:
-    if any("liveBytes" in each or "rocksdbSstFileSize" in each for each in metrics):
-        return _sum(metrics, "liveBytes", "rocksdbSstFileSize")
+def _told(metrics: Sequence[Mapping[str, int]], *names: str) -> int | None:
+    """The sum of a figure that each engine has its own name for; None where it tells none."""
+    if any(name in each for each in metrics for name in names):
+        return _sum(metrics, *names)
     return None
 
 

@@ -196,6 +196,15 @@ def queries(
             min=1.05, help="Bytes on disk per live byte at which Millpond rewrites.", show_default="1.5"
         ),
     ] = None,
+    read_batch_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Least share of the open sessions that Millpond reads ahead; 0: it reads none ahead.",
+            show_default="0.02",
+        ),
+    ] = None,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -206,7 +215,7 @@ def queries(
     ] = None,
     repeat: Repeat = 1,
     warmup: Annotated[int, typer.Option(min=0, help="First batches of a run left out of the figures.")] = 2,
-    rehearse: Rehearse = 4,
+    rehearse: Rehearse = 8,
     time_limit: TimeLimit = 600,
     seed: Seed = 1,
     json: JsonFile = None,
@@ -254,6 +263,7 @@ def queries(
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {error}", param_hint="--keys, --hot-ratio") from None
         amplification = varied.get("space-amplification", space_amplification)
+        batch_ratio = varied.get("read-batch-ratio", read_batch_ratio)
         return Plan(
             workload=Paper(
                 query_name=name,
@@ -277,6 +287,7 @@ def queries(
             partitions=int(varied["partitions"]) if "partitions" in varied else partitions,
             shards=int(varied["shards"]) if "shards" in varied else shards,
             space_amplification=None if amplification is None else float(amplification),
+            read_batch_ratio=None if batch_ratio is None else float(batch_ratio),
             state_latency=None if state_latency is None else state_latency.value,
             find_rate=find_rate,
             varied=varied,
@@ -287,7 +298,7 @@ def queries(
 
 
 SIZES = ("memory", "write-buffer")
-FRACTIONS = {"trigger": 0.1, "space-amplification": 1.05}
+FRACTIONS = {"trigger": 0.1, "space-amplification": 1.05, "read-batch-ratio": 0.0}
 """What may be no whole number, and the least it may be."""
 SWEEPABLE = (
     *("events", "batch-events", "window", "slide", "partitions", "rate", "shards", "keys", "hot-ratio"),
@@ -409,8 +420,11 @@ def generator(
     console = Console()
     entry = run(GeneratorBench(events=events, repeat=repeat), console.print)
     for name, figures in entry["engines"].items():
-        console.print(f"{name:8}{figures['rows_per_s']:>14,.0f} events/s on {figures['cores']} core(s)")
-    console.print(f"source / parquet: {entry['source_to_parquet']}, same rows: {entry['results_equal']}")
+        console.print(f"{name:14}{figures['rows_per_s']:>14,.0f} events/s on {figures['cores']} core(s)")
+    console.print(
+        f"source / parquet: {entry['source_to_parquet']} (plain: {entry['source_to_plain_parquet']}), "
+        f"same rows: {entry['results_equal']}"
+    )
     if json is not None:
         report.write(json, report.report(entry))
     raise typer.Exit(0 if entry["results_equal"] else 1)

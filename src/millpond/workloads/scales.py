@@ -75,8 +75,9 @@ def _generator(
     """The generator of a stream's events, and the number of the event it begins with."""
     if stream in _NEXMARK:
         nexmark = _nexmark(STREAMS[stream] or "", size, rate, shape)
-        # Neighbouring seeds of Java's random numbers begin alike, so the very first events are not typical.
-        return nexmark, {"small": 1_000_000, "large": 250_000_000}[size]
+        # Neighbouring seeds of Java's random numbers begin alike, so the very first events are not typical. A large
+        # stream begins when there are twenty million people and three times as many auctions.
+        return nexmark, {"small": 1_000_000, "large": 1_000_000_000}[size]
     large = size == "large"
     keys, stddev = shape.keys, shape.rate_stddev
     open_orders = keys or (5_000_000 if large else 100_000)
