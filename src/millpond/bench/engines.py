@@ -17,10 +17,9 @@ from millpond.bench.feeder import Feeder
 from millpond.bench.job import Job
 from millpond.bench.live import Live
 from millpond.bench.passthrough import Server, batch_share, carrier, live_share
+from millpond.bench.rehearsal import prepare_rehearsal
 from millpond.bench.slow_storage import SCHEME
 from millpond.bench.workload import (
-    OUTPUT,
-    PREPARED,
     Mode,
     StreamingWorkload,
     has_outputs,
@@ -136,16 +135,9 @@ def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None
     if not job.rehearsal_batches:
         return
     files_per_batch = workload.traffic.ticks_per_trigger if workload.traffic else 1
-    rehearsed = job.rehearsal_batches * files_per_batch
     directory = Path(job.directory, "rehearsal")
     data = directory / "data"
-    for stream in workload.streams:
-        files = stream_directory(data, stream)
-        files.mkdir(parents=True)
-        for path in sorted(stream_directory(Path(job.data), stream).iterdir())[:rehearsed]:
-            (files / path.name).hardlink_to(path)
-    for name in (OUTPUT, PREPARED):
-        (data / name).symlink_to(Path(job.data, name))
+    prepare_rehearsal(Path(job.data), workload, job.rehearsal_batches * files_per_batch, data)
     rehearsal = msgspec.structs.replace(job, data=str(data), directory=str(directory))
     with running(spark, rehearsal, workload, files_per_batch=files_per_batch) as query:
         query.awaitTermination()

@@ -23,7 +23,8 @@ class Job(msgspec.Struct, frozen=True):
     directory: str
     settings: dict[str, str]
     rehearsal_batches: int = 0
-    """So many of the first batches are run once before the run that counts, so that the JVM has compiled its code."""
+    """So many of the first batches are run once before the run that counts, half of them in small pieces, so that the
+    JVM has compiled its code."""
     shards: int | None = None
     """Of Millpond's state; None: as many as shuffle partitions."""
     state_latency_ms: float = 0.0

@@ -31,8 +31,10 @@ __all__ = [
     "keep_outputs",
     "load",
     "output_path",
+    "save",
     "stream_directory",
     "stream_rows",
+    "write_batch",
 ]
 
 ROW_GROUPS = 4
@@ -136,12 +138,12 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
         batches = []
         for number, tables in enumerate(self.inputs()):
             for stream, rows in tables.items():
-                _write_batch(stream_directory(directory, stream), number, rows)
+                write_batch(stream_directory(directory, stream), number, rows)
             batches.append(Batch(sum(rows.num_rows for rows in tables.values())))
         prepared = Prepared(
             batches=tuple(batches), closing_batches=self.closing_batches, live=self.traffic is not None
         )
-        _save(directory, prepared)
+        save(directory, prepared)
         return prepared
 
 
@@ -149,7 +151,7 @@ def stream_directory(data: Path, stream: str) -> Path:
     return data / stream
 
 
-def _write_batch(directory: Path, number: int, rows: pa.Table) -> None:
+def write_batch(directory: Path, number: int, rows: pa.Table) -> None:
     path = directory / f"batch-{number:06}.parquet"
     group = max(1, -(-rows.num_rows // ROW_GROUPS))
     pq.write_table(rows, path, row_group_size=group, compression="none", use_dictionary=False)
@@ -161,7 +163,7 @@ def load(directory: Path) -> Prepared:
     return msgspec.json.decode((directory / PREPARED).read_bytes(), type=Prepared)
 
 
-def _save(directory: Path, prepared: Prepared) -> None:
+def save(directory: Path, prepared: Prepared) -> None:
     (directory / PREPARED).write_bytes(msgspec.json.encode(prepared))
 
 
@@ -195,4 +197,4 @@ def keep_outputs(directory: Path, output: Path) -> None:
         ):
             writer.write_table(rows, max_chunksize=65_536)
         batches.append(msgspec.structs.replace(batch, output_rows=rows.num_rows))
-    _save(directory, msgspec.structs.replace(prepared, batches=tuple(batches)))
+    save(directory, msgspec.structs.replace(prepared, batches=tuple(batches)))

@@ -64,7 +64,11 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures
 Repeat = Annotated[int, typer.Option(min=1, help="Runs of each engine, in turn.")]
 Seed = Annotated[int, typer.Option(help="For the generated data.")]
 Rehearse = Annotated[
-    int, typer.Option(min=0, help="First batches run once beforehand, so that the JVM has compiled its code.")
+    int,
+    typer.Option(
+        min=0,
+        help="First batches run once beforehand, half of them in pieces, so that the JVM has compiled its code.",
+    ),
 ]
 TimeLimit = Annotated[float, typer.Option(min=1, help="Seconds for one run of one engine.")]
 

@@ -1,0 +1,70 @@
+"""The data of a rehearsal: the first batches of a workload, half of them cut into small ones.
+
+A JVM compiles what ran often, and Spark plans each batch, large or small, by the same code: many small batches
+bring it to its speed in the time of a few large ones. The large ones at the end are for the code that goes over rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+
+from millpond.bench.workload import (
+    OUTPUT,
+    Batch,
+    StreamingWorkload,
+    has_outputs,
+    load,
+    output_path,
+    save,
+    stream_directory,
+    write_batch,
+)
+
+__all__ = ["prepare_rehearsal"]
+
+PIECES = 16
+"""Of a batch that is cut."""
+LEAST_ROWS = 25_000
+"""Of a piece: a batch of fewer goes another way through the driver, so smaller batches are cut into fewer pieces."""
+
+
+def prepare_rehearsal(data: Path, workload: StreamingWorkload, batches: int, target: Path) -> None:
+    """Writes the first batches of a workload's data as a data directory of their own."""
+    prepared = load(data)
+    kept = prepared.batches[:batches]
+    if workload.traffic is not None:
+        # Each file is small already.
+        cuts = [1] * len(kept)
+    else:
+        pieces = max(1, min(PIECES, max(batch.rows for batch in kept) // LEAST_ROWS))
+        whole = -(-len(kept) // 2)
+        cuts = [pieces] * (len(kept) - whole) + [1] * whole
+    for stream in workload.streams:
+        stream_directory(target, stream).mkdir(parents=True)
+    whole_outputs = workload.traffic is not None
+    if has_outputs(data):
+        (target / OUTPUT).symlink_to(data / OUTPUT) if whole_outputs else (target / OUTPUT).mkdir()
+    written: list[Batch] = []
+    for number, (batch, pieces) in enumerate(zip(kept, cuts, strict=True)):
+        files = {
+            stream: sorted(stream_directory(data, stream).iterdir())[number] for stream in workload.streams
+        }
+        tables = {stream: pq.read_table(path) for stream, path in files.items()}
+        for piece in range(pieces):
+            rows = 0
+            for stream, table in tables.items():
+                first, end = _share(table.num_rows, piece, pieces)
+                write_batch(stream_directory(target, stream), len(written), table.slice(first, end - first))
+                rows += end - first
+            if has_outputs(data) and not whole_outputs:
+                output_path(target, len(written)).symlink_to(output_path(data, number))
+            first, end = _share(batch.output_rows, piece, pieces)
+            written.append(Batch(rows, end - first))
+    save(target, msgspec.structs.replace(prepared, batches=tuple(written), closing_batches=0))
+
+
+def _share(rows: int, piece: int, pieces: int) -> tuple[int, int]:
+    return rows * piece // pieces, rows * (piece + 1) // pieces
