@@ -93,10 +93,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
     plan: Plan
     batches: int
+    """Without those that fill the state or close what is open."""
     settings: dict[str, str]
     runs: tuple[EngineRun, ...]
     difference: str | None
     """The first rows in which two engines with state differ."""
+    filling_batches: int = 0
 
 
 class Watcher(Protocol):
@@ -166,8 +168,9 @@ def compare(plan: Plan, watcher: Watcher, run_job: Callable[..., Measured] = run
                 runs.append(EngineRun(engine, measured, found))
                 watcher.ended(runs[-1])
                 shutil.rmtree(directory, ignore_errors=True)
-        measured_batches = len(prepared.batches) - prepared.closing_batches
-        return Comparison(plan, measured_batches, shared, tuple(runs), results.difference)
+        filling = prepared.filling_batches
+        batches = len(prepared.batches) - prepared.closing_batches - filling
+        return Comparison(plan, batches, shared, tuple(runs), results.difference, filling)
 
 
 def _floor_after_its_model(engines: tuple[str, ...]) -> list[str]:

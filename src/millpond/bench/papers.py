@@ -13,7 +13,7 @@ from millpond.bench.live import Live
 from millpond.bench.workload import StreamingWorkload
 from millpond.workloads.queries.catalog import QUERIES
 from millpond.workloads.queries.query import Mode, PaperQuery, Windows
-from millpond.workloads.scales import EVENTS_PER_SECOND, Shape, Size, batches, closing_rows
+from millpond.workloads.scales import EVENTS_PER_SECOND, Shape, Size, batches, closing_rows, filling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +82,22 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
     def _columns(self) -> dict[str, tuple[str, ...]]:
         return {stream: tuple(self._query.columns.get(stream, ())) for stream in self.streams}
 
+    def filling(self) -> Iterator[Mapping[str, pa.Table]]:
+        key = self._query.filled
+        if not key or self.size != "large" or self.live is not None:
+            return
+        ((stream, columns),) = self._columns.items()
+        for rows in filling(stream, key, columns, size=self.size, seed=self.seed, shape=self._shape):
+            yield {stream: rows}
+
+    @property
+    def _shape(self) -> Shape:
+        return Shape(
+            keys=self.keys,
+            hot_ratio=self.hot_ratio,
+            rate_stddev=self.live.rate_stddev if self.live else 0.0,
+        )
+
     def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
         yield from batches(
             self._columns,
@@ -90,11 +106,7 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
             events=self.events,
             batch_events=self.batch_events,
             rate=self.live.rate if self.live else self.events_per_second,
-            shape=Shape(
-                keys=self.keys,
-                hot_ratio=self.hot_ratio,
-                rate_stddev=self.live.rate_stddev if self.live else 0.0,
-            ),
+            shape=self._shape,
             counts=self.live.counts() if self.live else None,
         )
         for _ in range(self.closing_batches):

@@ -32,9 +32,10 @@ LEAST_ROWS = 25_000
 
 
 def prepare_rehearsal(data: Path, workload: StreamingWorkload, batches: int, target: Path) -> None:
-    """Writes the first batches of a workload's data as a data directory of their own."""
+    """Writes the first batches of a workload's data, after those that fill the state, as data of their own."""
     prepared = load(data)
-    kept = prepared.batches[:batches]
+    first = prepared.filling_batches
+    kept = prepared.batches[first : first + batches]
     if workload.traffic is not None:
         # Each file is small already.
         cuts = [1] * len(kept)
@@ -48,7 +49,7 @@ def prepare_rehearsal(data: Path, workload: StreamingWorkload, batches: int, tar
     if has_outputs(data):
         (target / OUTPUT).symlink_to(data / OUTPUT) if whole_outputs else (target / OUTPUT).mkdir()
     written: list[Batch] = []
-    for number, (batch, pieces) in enumerate(zip(kept, cuts, strict=True)):
+    for number, (batch, pieces) in enumerate(zip(kept, cuts, strict=True), first):
         files = {
             stream: sorted(stream_directory(data, stream).iterdir())[number] for stream in workload.streams
         }
@@ -56,14 +57,17 @@ def prepare_rehearsal(data: Path, workload: StreamingWorkload, batches: int, tar
         for piece in range(pieces):
             rows = 0
             for stream, table in tables.items():
-                first, end = _share(table.num_rows, piece, pieces)
-                write_batch(stream_directory(target, stream), len(written), table.slice(first, end - first))
-                rows += end - first
+                start, end = _share(table.num_rows, piece, pieces)
+                write_batch(stream_directory(target, stream), len(written), table.slice(start, end - start))
+                rows += end - start
             if has_outputs(data) and not whole_outputs:
                 output_path(target, len(written)).symlink_to(output_path(data, number))
-            first, end = _share(batch.output_rows, piece, pieces)
-            written.append(Batch(rows, end - first))
-    save(target, msgspec.structs.replace(prepared, batches=tuple(written), closing_batches=0))
+            start, end = _share(batch.output_rows, piece, pieces)
+            written.append(Batch(rows, end - start))
+    save(
+        target,
+        msgspec.structs.replace(prepared, batches=tuple(written), filling_batches=0, closing_batches=0),
+    )
 
 
 def _share(rows: int, piece: int, pieces: int) -> tuple[int, int]:

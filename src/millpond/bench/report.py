@@ -42,7 +42,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 def run_entry(comparison: Comparison) -> dict[str, Any]:
     """A comparison as one entry of `runs`, its repeats merged."""
     plan = comparison.plan
-    measured = slice(plan.warmup_batches, comparison.batches)
+    filling = comparison.filling_batches
+    measured = slice(filling + plan.warmup_batches, filling + comparison.batches)
     engines = {
         engine: _engine_entry([run for run in comparison.runs if run.engine == engine], measured, plan)
         for engine in plan.engines
@@ -54,6 +55,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
                 entry["above_floor_ms"] = above_floor(entry["batch_ms"], floor)
     params = plan.workload.params() | {
         "batches": comparison.batches if plan.traffic is None else None,
+        "filling_batches": filling,
         "warmup_batches": plan.warmup_batches,
         "rehearsal_batches": plan.rehearsal_batches,
         "repeat": plan.repeat,

@@ -56,6 +56,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """A workload's data on disk."""
 
     batches: tuple[Batch, ...]
+    filling_batches: int = 0
+    """The first ones bring the state to its size: they belong to the result, not to the figures."""
     closing_batches: int = 0
     """The last ones only close what is open: they belong to the result, not to the figures."""
     live: bool = False
@@ -110,6 +112,10 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
         """How the input arrives while the query runs; None: all of it is there from the start."""
         return None
 
+    def filling(self) -> Iterator[Mapping[str, pa.Table]]:
+        """Batches that come before all others and bring the state to its size."""
+        return iter(())
+
     @abstractmethod
     def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
         """The rows of each stream, batch by batch, the closing ones included."""
@@ -135,13 +141,22 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
         """The input as Parquet files."""
         for stream in self.streams:
             stream_directory(directory, stream).mkdir(parents=True)
-        batches = []
-        for number, tables in enumerate(self.inputs()):
-            for stream, rows in tables.items():
-                write_batch(stream_directory(directory, stream), number, rows)
-            batches.append(Batch(sum(rows.num_rows for rows in tables.values())))
+        batches: list[Batch] = []
+
+        def write(inputs: Iterable[Mapping[str, pa.Table]]) -> None:
+            for tables in inputs:
+                for stream, rows in tables.items():
+                    write_batch(stream_directory(directory, stream), len(batches), rows)
+                batches.append(Batch(sum(rows.num_rows for rows in tables.values())))
+
+        write(self.filling())
+        filling_batches = len(batches)
+        write(self.inputs())
         prepared = Prepared(
-            batches=tuple(batches), closing_batches=self.closing_batches, live=self.traffic is not None
+            batches=tuple(batches),
+            filling_batches=filling_batches,
+            closing_batches=self.closing_batches,
+            live=self.traffic is not None,
         )
         save(directory, prepared)
         return prepared

@@ -6,6 +6,8 @@ function consumes its whole input, because Spark throws away a worker that leave
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -81,6 +83,7 @@ def ingest_task(order: IngestOrder) -> Task:
             decode(order_bytes, IngestOrder), context.partitionId(), context.taskAttemptId(), batches
         )
         yield pa.RecordBatch.from_pydict({"receipts": pa.array([encode(receipts)], pa.binary())})
+        _settle("ingest")
 
     return run
 
@@ -171,8 +174,22 @@ def emit_task(endpoint: Endpoint, at: BatchTry, operator: int, gathering: Gather
         for batch in batches:
             for shard in batch.column(0).to_pylist():
                 yield from shard_outputs(connect(endpoint), OutputKey(at, operator, shard), gathering)
+        _settle("emit")
 
     return run
+
+
+_settled: set[tuple[int, str]] = set()
+"""Processes, by fork, and the kinds of task that have run in them."""
+
+
+def _settle(kind: str) -> None:
+    """After a process's first task of a kind. Spark's workers collect garbage after every task, which means a look at
+    each object of each module that was imported, and is half of what a small task costs. What is alive now stays as
+    long as the process, so collections leave it out from here on."""
+    if (os.getpid(), kind) not in _settled:
+        _settled.add((os.getpid(), kind))
+        gc.freeze()
 
 
 def shard_outputs(

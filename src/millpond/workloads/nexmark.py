@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Nexmark", "auctions", "bids", "persons", "register_views"]
 
+FIRST_ID = 1_000
+"""Of people and of auctions."""
 KINDS = ("person", "auction", "bid")
 """By `event_type`."""
 

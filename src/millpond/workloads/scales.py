@@ -12,11 +12,21 @@ import pyarrow as pa
 from millpond.workloads.cluster_monitoring import ClusterMonitoring
 from millpond.workloads.linear_road import LinearRoad
 from millpond.workloads.logistics import Logistics
-from millpond.workloads.nexmark import Nexmark
+from millpond.workloads.nexmark import FIRST_ID, Nexmark
 from millpond.workloads.readwrite import ReadWrite
 from millpond.workloads.ysb import Ysb
 
-__all__ = ["STREAMS", "Shape", "Size", "batches", "check_shape", "closing_rows", "stream_schema"]
+__all__ = [
+    "FILLING_ROWS",
+    "STREAMS",
+    "Shape",
+    "Size",
+    "batches",
+    "check_shape",
+    "closing_rows",
+    "filling",
+    "stream_schema",
+]
 
 Size = Literal["small", "large"]
 
@@ -35,6 +45,10 @@ STREAMS = {
 
 EVENTS_PER_SECOND = 100_000
 """Event time in runs at full speed: a batch of half a million events is five seconds long."""
+FILLING_ROWS = 2_000_000
+"""Of a batch that fills the state."""
+_PEOPLE = 40_000_000
+"""What makes a gigabyte of the smallest state, a count for each."""
 _NEXMARK = ("bids", "auctions", "persons")
 _FAR = datetime(2035, 1, 1, tzinfo=UTC)
 _KEYS = {"auction", "bidder", "id", "seller", "vehicle", "job", "order_id"}
@@ -76,8 +90,8 @@ def _generator(
     if stream in _NEXMARK:
         nexmark = _nexmark(STREAMS[stream] or "", size, rate, shape)
         # Neighbouring seeds of Java's random numbers begin alike, so the very first events are not typical. A large
-        # stream begins when there are twenty million people and three times as many auctions.
-        return nexmark, {"small": 1_000_000, "large": 1_000_000_000}[size]
+        # stream begins when there are forty million people and three times as many auctions.
+        return nexmark, {"small": 1_000_000, "large": 50 * _PEOPLE}[size]
     large = size == "large"
     keys, stddev = shape.keys, shape.rate_stddev
     open_orders = keys or (5_000_000 if large else 100_000)
@@ -105,9 +119,9 @@ def _generator(
 def _nexmark(kind: str, size: Size, rate: int, shape: Shape) -> Nexmark:
     changes: dict[str, int] = {}
     if size == "large":
-        # Five million people and as many auctions are active; the hot ones change every second.
+        # All people and the newest five million auctions are active; the hot ones change every second.
         people, auctions = max(1, rate // 50), max(1, 3 * rate // 50)
-        changes |= dict.fromkeys(("active_people", "in_flight_auctions"), 5_000_000)
+        changes |= {"active_people": _PEOPLE, "in_flight_auctions": 5_000_000}
         changes |= {"hot_bidder_interval": people, "hot_seller_interval": people}
         changes |= {"hot_auction_interval": auctions}
     if shape.keys:
@@ -141,6 +155,25 @@ def batches(
             for stream, (generator, first) in generators.items()
         }
         start += count
+
+
+def filling(
+    stream: str, column: str, columns: tuple[str, ...], *, size: Size, seed: int, shape: Shape = AS_SIZED
+) -> Iterator[pa.Table]:
+    """Rows in which each active key of a stream stands once, in order."""
+    generator, _ = _generator(stream, size, seed, EVENTS_PER_SECOND, shape)
+    if isinstance(generator, Nexmark):
+        first, end = FIRST_ID + max(0, _PEOPLE - generator.active_people), FIRST_ID + _PEOPLE
+    else:
+        assert isinstance(generator, ReadWrite)
+        first, end = 0, generator.ids
+    for start in range(first, end, FILLING_ROWS):
+        keys = pa.array(range(start, min(start + FILLING_ROWS, end)), pa.int64())
+        if columns == (column,):
+            yield pa.table({column: keys})
+            continue
+        rows = _rows(generator.batch(start, len(keys)), STREAMS[stream], columns)
+        yield rows.set_column(rows.schema.get_field_index(column), column, keys)
 
 
 def _rows(events: pa.RecordBatch, part: str | None, columns: tuple[str, ...]) -> pa.Table:

@@ -48,7 +48,8 @@ def run_flink(query: FlinkQuery, stream: str, job: Job) -> Outcome:
     files = sorted(stream_directory(Path(job.data), stream).glob("*.parquet"))
     submissions = [_prepare(query, job, directory, files)]
     if job.rehearsal_batches:
-        rehearsed = files[: job.rehearsal_batches]
+        first = load(Path(job.data)).filling_batches
+        rehearsed = files[first : first + job.rehearsal_batches]
         submissions.insert(0, _prepare(query, job, Path(job.directory, "rehearsal"), rehearsed))
     _submit(environment, directory, submissions, job.settings.get(JAVA_OPTIONS, ""))
     timing = msgspec.json.decode((directory / "timing.json").read_bytes(), type=_Timing)

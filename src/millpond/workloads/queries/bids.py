@@ -169,6 +169,7 @@ BIDS: tuple[PaperQuery, ...] = (
         mode="update",
         plain=_q12,
         keys=("bidder",),
+        filled="bidder",
         columns={"bids": ("bidder",)},
     ),
     PaperQuery(

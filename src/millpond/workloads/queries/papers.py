@@ -100,6 +100,7 @@ PAPERS: tuple[PaperQuery, ...] = (
         mode="update",
         plain=_readwrite,
         keys=("id",),
+        filled="id",
     ),
     PaperQuery(
         name="lr2",

@@ -49,5 +49,8 @@ class PaperQuery:
     window_seconds: int = 0
     """How long a window is where no benchmark says otherwise, for sessions the gap; 0 where there is none, or one
     that outlasts any benchmark."""
+    filled: str = ""
+    """The key column of the only stream, where all of its active keys are in the state before a run with large state
+    counts; empty: the state begins empty."""
     comparable: bool = True
     """False: what it puts out depends on the clock."""
