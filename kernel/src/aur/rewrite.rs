@@ -224,9 +224,12 @@ fn read_ahead(
                 .sessions
                 .find(hash_key(&window.key), &window.key, window.start)
                 == Some(slot);
+        if !still {
+            // After an abort the table may not even have the slot.
+            continue;
+        }
         let session = store.sessions.get(slot);
-        let unchanged = still
-            && session.state == State::Open
+        let unchanged = session.state == State::Open
             && session.mark == NONE
             && (session.start, session.last) == (window.start, window.last)
             && session.pieces == window.pieces

@@ -60,7 +60,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between this and its neighbours in a sweep."""
 
     def settings_of(self, engine: str) -> dict[str, str]:
-        settings = engine_settings(engine, self.workload, self.memory_bytes, self.write_buffer_bytes)
+        settings = engine_settings(
+            engine, self.workload, self.memory_bytes, self.write_buffer_bytes, self.partitions
+        )
         own = {
             "spark.millpond.compaction.maxSpaceAmplification": self.space_amplification,
             "spark.millpond.read.batchRatio": self.read_batch_ratio,

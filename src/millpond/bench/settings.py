@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from millpond.bench.flink.settings import FLINK_ENGINES, FLINK_SETTINGS, MANAGED_MEMORY
 from millpond.bench.workload import StreamingWorkload, Workload
 
@@ -76,11 +78,15 @@ def engine_settings(
     workload: Workload,
     memory_bytes: int | None = None,
     write_buffer_bytes: int | None = None,
+    partitions: int | None = None,
 ) -> dict[str, str]:
-    """An engine's own settings for a workload; a report holds them. `memory_bytes`: what its store may hold,
-    `write_buffer_bytes`: what of it may be changes that are not in a file yet."""
+    """An engine's own settings for a workload; a report holds them. `memory_bytes`: what its stores may hold, one for
+    each partition, `write_buffer_bytes`: what of it may be changes that are not in a file yet."""
+    stores = partitions or len(os.sched_getaffinity(0))
     found = (
-        ENGINE_SETTINGS.get(engine, {}) | _memory(engine, memory_bytes) | _buffer(engine, write_buffer_bytes)
+        ENGINE_SETTINGS.get(engine, {})
+        | _memory(engine, memory_bytes, stores)
+        | _buffer(engine, write_buffer_bytes)
     )
     if engine in FLINK_ENGINES and isinstance(workload, StreamingWorkload):
         query = workload.flink_query()
@@ -88,13 +94,23 @@ def engine_settings(
     return found
 
 
-def _memory(engine: str, memory_bytes: int | None) -> dict[str, str]:
+def _memory(engine: str, memory_bytes: int | None, stores: int) -> dict[str, str]:
     if memory_bytes is None:
         return {}
     match engine:
         case "millpond":
             return {"spark.millpond.memory.bytes": str(memory_bytes)}
-        case "spark-rocksdb" | "spark-rocksdb-default" | "spark-tws":
+        case "spark-rocksdb" | "spark-tws":
+            # Not `boundedMemoryUsage`: it puts filters into a cache of 64 parts, each smaller than the filter of one
+            # file, so that with more state than memory every look-up reads megabytes, and fifty times slower. Filters
+            # and indexes stay outside this way, in addition to what is given here.
+            each = max(1, (memory_bytes >> 20) // (4 * stores))
+            return {
+                f"{STATE_STORE}.rocksdb.blockCacheSizeMB": str(2 * each),
+                f"{STATE_STORE}.rocksdb.writeBufferSizeMB": str(each),
+                f"{STATE_STORE}.rocksdb.maxWriteBufferNumber": "2",
+            }
+        case "spark-rocksdb-default":
             return {
                 f"{STATE_STORE}.rocksdb.boundedMemoryUsage": "true",
                 f"{STATE_STORE}.rocksdb.maxMemoryUsageMB": str(max(1, memory_bytes >> 20)),

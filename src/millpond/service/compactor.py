@@ -51,6 +51,7 @@ class Compactor:
         self._failure: BaseException | None = None
         self._stopping = False
         self._cpu_ns = 0
+        self._inputs: frozenset[str] = frozenset()
 
     @property
     def idle(self) -> bool:
@@ -58,6 +59,7 @@ class Compactor:
 
     def start(self, decided: Sequence[Compaction], reads: Sequence[Callable[[], None]] = ()) -> None:
         """`reads`: what is read ahead for the next batch, and so comes first."""
+        self._inputs = frozenset(ref.pack for compaction in decided for ref in compaction.inputs)
         if decided or reads:
             self._thread = threading.Thread(
                 target=self._run, args=(decided, reads), name="compactor", daemon=True
@@ -71,6 +73,11 @@ class Compactor:
         if failure is not None:
             raise failure
         return done
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """Packs that running merges read: they may be needed no longer, but have to stay until then."""
+        return frozenset() if self.idle else self._inputs
 
     def take_cpu_ns(self) -> int:
         """CPU time of the merges that ended since the last call. Called while idle."""

@@ -59,6 +59,13 @@ class ServedQuery:
         self._pack_numbers = itertools.count()
         self._naming = threading.Lock()
         self._unreferenced: set[str] = set()
+        """Packs that no manifest names, yet must not be collected."""
+        self._flushed: set[str] = set()
+        """Those that the running batch wrote."""
+        self._adopted: set[str] = set()
+        """Those of merges that the next manifest names, or, where the state they are of ends with its batch, none."""
+        self._is_stale = False
+        """What merges is of a batch that was aborted since."""
         self._stores = self._open_stores(request)
         self._trace = None if trace_file is None else TraceWriter(trace_file, request.operators)
         if self._trace is not None:
@@ -208,6 +215,7 @@ class ServedQuery:
         self._written_bytes += length
         with watch.on_files("state_write"):
             name, readable = self._publish(path)
+        self._flushed.add(name)
         with watch.on("state_write"):
             for store, runs in flushed:
                 store.add_pending(runs, name, readable)
@@ -227,14 +235,16 @@ class ServedQuery:
             self._trace.commit(at.batch)
         with self._naming:
             self._next_batch = at.batch + 1
-            self._unreferenced -= self._saved_packs
+            self._unreferenced -= self._saved_packs | self._flushed | self._adopted
+        self._flushed.clear()
+        self._adopted.clear()
         with watch.on("compaction"):
             merged_cpu_ns = self._maintain()
         watch.add_cpu("compaction", merged_cpu_ns)
         with self._naming:
             return CommitReply(
                 stats=tuple(self.stats()),
-                in_flight=tuple(self._unreferenced),
+                in_flight=tuple(self._unreferenced | self._compactor.inputs),
                 spent=watch.spent(),
                 storage_wait_ns=waited_ns(self._storage),
             )
@@ -243,11 +253,13 @@ class ServedQuery:
         self._check(at)
         self._at = None
         self._close_batch()
-        for stores in self._stores:
-            for store in stores:
-                dropped = store.abort()
-                with self._naming:
-                    self._unreferenced -= dropped
+        for store in itertools.chain.from_iterable(self._stores):
+            store.abort()
+        with self._naming:
+            self._unreferenced -= self._flushed
+        self._flushed.clear()
+        # A merge that runs may have seen what the batch did.
+        self._is_stale = True
         if self._trace is not None:
             self._trace.abort()
 
@@ -271,9 +283,12 @@ class ServedQuery:
         cpu_ns = self._compactor.take_cpu_ns()
         for done in self._compactor.collect():
             spec = done.spec
-            if not spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
+            if not self._is_stale and spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
+                self._adopted.add(done.output.pack)
+            else:
                 with self._naming:
                     self._unreferenced.discard(done.output.pack)
+        self._is_stale = False
         due = self._due_compactions()
         # A store whose runs are rewritten reads ahead in the same scan.
         rewritten = {id(compaction.store) for compaction in due}
@@ -297,8 +312,12 @@ class ServedQuery:
                 match store.due_merge(slice_, limits):
                     case Merge(first=first, count=count):
                         due.append(_compaction(store, slice_, refs, first, count))
-        # Merges free packs themselves; only when none is due are packs worth a look that little of is used.
-        return due or self._due_rewrites(limits)
+        merged = {(id(compaction.store), compaction.slice) for compaction in due}
+        return due + [
+            rewrite
+            for rewrite in self._due_rewrites(limits)
+            if (id(rewrite.store), rewrite.slice) not in merged
+        ]
 
     def _due_rewrites(self, limits: Limits) -> list[Compaction]:
         """Runs that pin packs of which most is garbage."""

@@ -137,12 +137,12 @@ class ObservedShard(OperatorShard):
             store.commit()
         self._is_decision_committed = self._settled is not None
 
-    def abort(self) -> set[str]:
-        packs = set().union(*(store.abort() for store in self._stores()))
+    def abort(self) -> None:
+        for store in self._stores():
+            store.abort()
         if not self._is_decision_committed:
             self._settled = None
             self.reads_ahead = False
-        return packs
 
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
         figures = {slice_.slice: slice_.rows for slice_ in state.slices}

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from millpond._kernel import PackWriter, read_blob
 from millpond.errors import InternalError
+from millpond.policy.compaction import Limits, Rest
 from millpond.semantics.operator import KeyedTime, OutputMode, Panes, WindowRowsSpec
 from millpond.semantics.windows import due_windows, expired_slices, pane_slices
 from millpond.state.routing import SLICE, routed_schema
@@ -53,7 +54,7 @@ class RowLogShard(OneStoreShard):
         """What the running batch appended: first what has been flushed, then what has not."""
         self._ended: set[int] = set()
         """Slices whose committed rows the running batch took."""
-        self._reads = self._memory_hits = self._read_bytes = self._read_wait_ns = 0
+        self._reads = self._memory_hits = self._read_bytes = self._read_wait_ns = self._rewritten_bytes = 0
 
     def apply(self, rows: pa.RecordBatch) -> None:
         slice_ = rows.column(SLICE)[0].as_py()
@@ -208,6 +209,10 @@ class RowLogShard(OneStoreShard):
     def live_bytes(self, slice_: int) -> int:
         return sum(chunk.length for chunk in self._logs.get(slice_, ()))
 
+    def due_merge(self, slice_: int, limits: Limits) -> Rest:  # noqa: ARG002
+        """None: a log is read once, from its beginning to its end, so that a row is written once."""
+        return Rest()
+
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
         """Rows are never merged, only moved out of packs that hold little else: several runs become one."""
         chunks = self._logs[slice_][first : first + count]
@@ -225,6 +230,7 @@ class RowLogShard(OneStoreShard):
             return False
         moved = _Chunk(ref.rows, None, path, ref.offset, ref.length)
         self._logs[slice_][first : first + count] = [moved]
+        self._rewritten_bytes += ref.length
         return True
 
     def stats(self) -> dict[str, int]:
@@ -244,6 +250,7 @@ class RowLogShard(OneStoreShard):
             "read_requests": misses,
             "read_wait_ns": self._read_wait_ns,
             "read_bytes": self._read_bytes,
+            "rewritten_bytes": self._rewritten_bytes,
             # A pane is read for each window over it, and all of it is given out each time.
             "taken_bytes": self._read_bytes,
         }

@@ -100,8 +100,8 @@ class OperatorShard(ABC):
     def commit(self) -> None: ...
 
     @abstractmethod
-    def abort(self) -> set[str]:
-        """Forgets the running batch; returns the packs that it had written."""
+    def abort(self) -> None:
+        """Forgets the running batch."""
 
     @abstractmethod
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
@@ -233,12 +233,10 @@ class OneStoreShard(OperatorShard):
         self._pending.clear()
         self._given_up.clear()
 
-    def abort(self) -> set[str]:
+    def abort(self) -> None:
         self._abort()
-        packs = {ref.pack for refs in self._pending.values() for ref in refs}
         self._pending.clear()
         self._given_up.clear()
-        return packs
 
     def committed_runs(self) -> dict[int, tuple[RunRef, ...]]:
         return {slice_: tuple(refs) for slice_, refs in self._committed.items()}

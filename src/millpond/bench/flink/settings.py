@@ -42,6 +42,8 @@ FLINK_SETTINGS: dict[str, dict[str, str]] = {
     | {
         "state.backend.type": "rocksdb",
         "state.backend.rocksdb.use-bloom-filter": "true",
+        # With state that is larger than memory, whole filters and indexes would be read again and again.
+        "state.backend.rocksdb.memory.partitioned-index-filters": "true",
         "state.backend.rocksdb.compression.per.level": "NO_COMPRESSION",
         "execution.checkpointing.incremental": "true",
     },
@@ -51,6 +53,7 @@ FLINK_SETTINGS: dict[str, dict[str, str]] = {
     | {
         "state.backend.type": "forst",
         "state.backend.forst.use-bloom-filter": "true",
+        "state.backend.forst.memory.partitioned-index-filters": "true",
         "state.backend.forst.compression.per.level": "NO_COMPRESSION",
         "execution.checkpointing.incremental": "true",
     },
