@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
 from tests.oracle_data import VALUES, Shape, shapes
-from tests.oracle_run import Outputs, assert_same, check, named, run_both, stream, try_shapes
+from tests.oracle_run import (
+    Outputs,
+    assert_same,
+    check,
+    configured,
+    named,
+    run_both,
+    stream,
+    try_shapes,
+)
+from tests.streams import read_stream, write_batches
 
 Query = Callable[[DataFrame, list[str]], DataFrame]
 COLUMNS = {name: VALUES[name] for name in ("i32", "f64", "t", "b", "pair")}
@@ -179,3 +191,38 @@ def test_joins_by_window(spark: SparkSession, tmp_path: Path, how: str, window: 
 
 def _of_windows(outputs: Outputs, windows: set[Any]) -> list[Any]:
     return [row for row in outputs.total() if row[1] in windows]
+
+
+def test_a_join_by_window_of_few_rows_with_many(spark: SparkSession, tmp_path: Path) -> None:
+    """The few come through the driver, the many from a task for each shard: Spark must not take the shards for its
+    own partitions and bring the few to where its hash says."""
+    schema = "k int, ts timestamp"
+    for name, keys in (("few", range(0, 200, 10)), ("many", range(200))):
+        first = [(key, datetime(2024, 1, 1, 0, 0, 1, tzinfo=UTC)) for key in keys]
+        last = [(-1, datetime(2024, 1, 1, 0, 1, tzinfo=UTC))]
+        write_batches(tmp_path / name, [as_table(first), as_table(last)])
+    few, many = (
+        mp.stream(read_stream(spark, tmp_path / name, schema))
+        .withWatermark("ts", "0 seconds")
+        .select("k", F.window("ts", "10 seconds").alias("window"), F.lit(name).alias(name))
+        for name in ("few", "many")
+    )
+    found: list[Any] = []
+    plain = {"spark__sql__adaptive__enabled": "false", "spark__sql__autoBroadcastJoinThreshold": "-1"}
+    with configured(spark, **plain, spark__sql__shuffle__partitions="3"):
+        query = (
+            few.join(many, ["k", "window"], "left")
+            .writeStream.foreachBatch(lambda rows, _: found.extend(rows.select("k", "many").collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("millpond.emit.localRows", "100")
+            .option("shards", "4")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert sorted(found) == [(key, "many") for key in range(0, 200, 10)]
+
+
+def as_table(rows: list[tuple[int, datetime]]) -> pa.Table:
+    keys, times = zip(*rows, strict=True)
+    return pa.table({"k": pa.array(keys, pa.int32()), "ts": pa.array(times, pa.timestamp("us", "UTC"))})

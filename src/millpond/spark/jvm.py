@@ -32,6 +32,8 @@ __all__ = [
 JavaObject = Any
 """An object of the JVM, held through the gateway."""
 
+_PARTITIONING = "org.apache.spark.sql.catalyst.plans.physical"
+_NO_SHUFFLE = 1_000_003
 _LOCAL_RELATIONS_BELOW = "spark.sql.execution.arrow.localRelationThreshold"
 _IDS = re.compile(r"#\d+L?")
 
@@ -316,9 +318,28 @@ class Catalyst:
     def _logical_rdd(self) -> Any:
         return self._class("org.apache.spark.sql.execution.LogicalRDD")
 
+    def _clustering(self, keys: JavaObject, tasks: int) -> JavaObject:
+        """Rows with the same keys are in one task, by a hash that Spark does not know. Of a plain hash partitioning
+        Spark would believe that it can bring other rows to the same tasks; one that was coalesced it only takes for
+        what it is. The number of partitions before that is one that no shuffle has, so that none is taken for it."""
+        before = self._hash_partitioning(keys, tasks + _NO_SHUFFLE)
+        ends = [*range(1, tasks), tasks + _NO_SHUFFLE]
+        starts = range(tasks)
+        return self._coalesced_partitioning(
+            before, self.seq(self._boundary(start, end) for start, end in zip(starts, ends, strict=True))
+        )
+
     @cached_property
     def _hash_partitioning(self) -> Any:
-        return self._class("org.apache.spark.sql.catalyst.plans.physical.HashPartitioning")
+        return self._class(f"{_PARTITIONING}.HashPartitioning")
+
+    @cached_property
+    def _coalesced_partitioning(self) -> Any:
+        return self._class(f"{_PARTITIONING}.CoalescedHashPartitioning")
+
+    @cached_property
+    def _boundary(self) -> Any:
+        return self._class(f"{_PARTITIONING}.CoalescedBoundary")
 
     def clustered(
         self, rdd: JavaObject, output: JavaObject, keys: JavaObject, session: SparkSession
@@ -330,7 +351,7 @@ class Catalyst:
         return self._logical_rdd(
             output,
             rdd,
-            self._hash_partitioning(keys, rdd.getNumPartitions()),
+            self._clustering(keys, rdd.getNumPartitions()),
             self.nil,
             False,
             nothing,
