@@ -166,10 +166,21 @@ def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
         case CountWindows(), CountWindows():
             same = old.rows == new.rows
         case JoinTime(), JoinTime():
+            if old.offsets_us == new.offsets_us and old.slice_us != new.slice_us:
+                return [_slice_change(old, new)]
             same = old == new
         case None, None:
             same = True
     return [] if same else [f"{_time_text(old)}, {_time_text(new, now=True)}"]
+
+
+def _slice_change(old: JoinTime, new: JoinTime) -> str:
+    """With the same bounds, only the watermarks' delays decide how long slices are."""
+    before, after = _duration(old.slice_us), _duration(new.slice_us)
+    return (
+        f"the delay of a watermark has changed, so that rows of the join were kept in slices of {before}, are kept "
+        f"in slices of {after}"
+    )
 
 
 def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -27,22 +28,32 @@ __all__ = ["ServiceClient", "StageWriter", "connect"]
 
 T = TypeVar("T")
 
+_CLIENTS_KEPT = 16
+"""More than a process talks to at a time; a worker that outlives its services would keep a client for each."""
+
 _connected: dict[tuple[int, Endpoint], ServiceClient] = {}
+"""The one not used longest first."""
+_connecting = threading.Lock()
 
 
 def connect(endpoint: Endpoint) -> ServiceClient:
     """The process's client for an endpoint. Keyed by process, because Spark forks its workers."""
     key = (os.getpid(), endpoint)
-    if key not in _connected:
-        _connected.clear()
-        _connected[key] = ServiceClient(endpoint)
-    return _connected[key]
+    with _connecting:
+        client = _connected.pop(key, None) or ServiceClient(endpoint)
+        _connected[key] = client
+        while len(_connected) > _CLIENTS_KEPT:
+            # Not closed here, where another thread may be using it: it closes when nobody holds it any more.
+            del _connected[next(iter(_connected))]
+    return client
 
 
 class StageWriter:
     """Rows on their way to a service. They count once `close` has returned and the receipt has reached the driver."""
 
-    def __init__(self, writer: flight.FlightStreamWriter) -> None:
+    def __init__(self, client: ServiceClient, writer: flight.FlightStreamWriter) -> None:
+        # Held, so that the connection stays open under the rows when `connect` forgets its client.
+        self._client = client
         self._writer = writer
 
     def write(self, shard: int, rows: pa.RecordBatch) -> None:
@@ -88,7 +99,7 @@ class ServiceClient:
             writer, _ = self._client.do_put(command, schema, self._options)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise from_flight_error(error) from error
-        return StageWriter(writer)
+        return StageWriter(self, writer)
 
     def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
         """Sends (shard, rows); returns when the service has them all."""

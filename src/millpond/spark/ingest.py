@@ -1,6 +1,6 @@
 """The tasks that bring rows to the state service and fetch outputs from it. They run in Spark's Python workers.
 
-Workers are forked and handed to any partition: nothing outlives a task but the process's one Flight client. Each
+Workers are forked and handed to any partition: nothing outlives a task but the process's Flight clients. Each
 function consumes its whole input, because Spark throws away a worker that leaves input unread.
 """
 
@@ -24,7 +24,7 @@ from millpond.spark.gathering import Gathering, gather
 from millpond.state.opening import sorter_of
 
 __all__ = [
-    "RECEIPTS_SCHEMA",
+    "RECEIPTS",
     "FeedOrder",
     "IngestOrder",
     "TaskReceipts",
@@ -36,7 +36,8 @@ __all__ = [
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-RECEIPTS_SCHEMA = "receipts binary"
+RECEIPTS = "receipts"
+"""The column of what a task gives out."""
 
 _DRAIN_BYTES = 64 << 20
 """What a task gathers before it sends; combining more would need memory that grows with the partition."""
@@ -82,7 +83,7 @@ def ingest_task(order: IngestOrder) -> Task:
         receipts = ingest(
             decode(order_bytes, IngestOrder), context.partitionId(), context.taskAttemptId(), batches
         )
-        yield pa.RecordBatch.from_pydict({"receipts": pa.array([encode(receipts)], pa.binary())})
+        yield pa.RecordBatch.from_pydict({RECEIPTS: pa.array([encode(receipts)], pa.binary())})
         _settle("ingest")
 
     return run

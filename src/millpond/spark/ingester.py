@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 
 from pyspark.errors import ArithmeticException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OperatorSpec
 from millpond.service.messages import BatchTry, Endpoint, Receipt
 from millpond.settings import Settings
 from millpond.spark.ingest import (
-    RECEIPTS_SCHEMA,
+    RECEIPTS,
     FeedOrder,
     IngestOrder,
     TaskReceipts,
@@ -33,6 +34,12 @@ __all__ = ["Ingester", "arithmetic_error"]
 _DRIVER = -1
 """The driver in the place of a task and its attempt; Spark's numbers begin at 0."""
 
+_RECEIPTS = StructType([StructField(RECEIPTS, BinaryType())])
+_SIZE_UNKNOWN = 1 << 60
+"""What Spark says of the bytes of a batch whose source does not tell is more than this."""
+_MOST_TIMES = 4
+"""Batches of such a source may be larger than the one before; the driver takes no more than this many times what it
+was asked to take."""
 _REFUSED = re.compile(r"millpond\.errors\.InvalidQuery: (.*)")
 """What a task says when a function of the query gave what can't be used."""
 
@@ -52,8 +59,6 @@ class Ingester:
         self._shard_starts = shard_starts
         self._endpoint = endpoint
         self._last_size: tuple[int, int] | None = None
-        self._last_rows = [0] * len(plan.operators)
-        """What operators got from others in the batch before."""
         self._switches = [PrecombineSwitch() for _ in plan.operators]
         self._precombiners = [
             None if form is None else Precombiner(plan.catalyst, form) for form in plan.precombined
@@ -65,17 +70,18 @@ class Ingester:
         """`late_before_us`: for each operator; `size`: bytes of the batch, as Spark estimates them. Returns receipts
         by operator."""
         rows = self._expected_rows(size)
+        sure = size < _SIZE_UNKNOWN
         feeds = self._plan.carrier.feeds
         if len(feeds) == 1:
             operator, side = feeds[0].operator, feeds[0].side
-            receipts = {operator: self._one(batch, at, operator, side, late_before_us[operator], rows)}
+            receipts = {operator: self._one(batch, at, operator, side, late_before_us[operator], rows, sure)}
         else:
             orders = tuple(
                 self._feed(feed.operator, feed.side, feed.columns, late_before_us[feed.operator])
                 for feed in feeds
             )
             receipts = {}
-            for operator, receipt in self._run(self._coalesced(batch, rows), at, orders, rows):
+            for operator, receipt in self._run(self._coalesced(batch, rows), at, orders, rows, sure):
                 receipts.setdefault(operator, []).append(receipt)
         total = sum(receipt.input_rows for given in receipts.values() for receipt in given)
         if total:
@@ -83,27 +89,33 @@ class Ingester:
         return receipts
 
     def from_operators(
-        self, frame: DataFrame, at: BatchTry, operator: int, side: int, late_before_us: int
+        self, frame: DataFrame, at: BatchTry, operator: int, side: int, late_before_us: int, emitted: int
     ) -> list[Receipt]:
-        """Rows that operators below emitted in this batch."""
-        receipts = self._one(frame, at, operator, side, late_before_us, self._last_rows[operator] or None)
-        self._last_rows[operator] = sum(receipt.input_rows for receipt in receipts)
-        return receipts
+        """Rows that operators below emitted in this batch: so many, before what stands between."""
+        return self._one(frame, at, operator, side, late_before_us, emitted, sure=False)
 
     def _one(
-        self, frame: DataFrame, at: BatchTry, operator: int, side: int, late_before_us: int, rows: int | None
+        self,
+        frame: DataFrame,
+        at: BatchTry,
+        operator: int,
+        side: int,
+        late_before_us: int,
+        rows: int | None,
+        sure: bool,
     ) -> list[Receipt]:
-        """The rows of one input, combined by Spark first where that pays."""
+        """The rows of one input, combined by Spark first where that pays. `rows`: how many are expected; `sure`: it
+        won't be many more."""
         precombiner, switch = self._precombiners[operator], self._switches[operator]
         spec, weight = self._plan.operators[operator], None
         frame = self._coalesced(frame, rows)
         if precombiner is not None and switch.on:
             frame = precombiner.combined(frame)
             spec, weight = precombiner.form.spec, precombiner.form.weight
-            rows = switch.groups
+            rows, sure = switch.groups, False
         columns = tuple(range(len(spec.input_of(side))))
         feed = self._feed(operator, side, columns, late_before_us, spec, weight)
-        receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows)]
+        receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows, sure)]
         switch.note(
             sum(receipt.input_rows for receipt in receipts),
             sum(sum(receipt.staged_rows) for receipt in receipts),
@@ -125,14 +137,17 @@ class Ingester:
         )
 
     def _run(
-        self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None
+        self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None, sure: bool
     ) -> list[tuple[int, Receipt]]:
         order = IngestOrder(self._endpoint(), at, self._shard_starts, feeds)
         try:
+            through_driver = None
             if rows is not None and rows <= self._settings.local_ingest_rows:
-                done = [self._through_driver(frame, order)]
+                through_driver = self._through_driver(frame, order, sure)
+            if through_driver is not None:
+                done = [through_driver]
             else:
-                tasks = frame.mapInArrow(ingest_task(order), RECEIPTS_SCHEMA).collect()
+                tasks = frame.mapInArrow(ingest_task(order), _RECEIPTS).collect()
                 done = [read_receipts(row[0]) for row in tasks]
         except PythonException as error:
             refused = _REFUSED.search(str(error))
@@ -146,9 +161,13 @@ class Ingester:
             raise arithmetic_error(overflow)
         return receipts
 
-    @staticmethod
-    def _through_driver(frame: DataFrame, order: IngestOrder) -> TaskReceipts:
-        return ingest(order, _DRIVER, _DRIVER, frame.toArrow().to_batches())
+    def _through_driver(self, frame: DataFrame, order: IngestOrder, sure: bool) -> TaskReceipts | None:
+        """None: the rows turned out to be many more than the driver should hold."""
+        if sure:
+            return ingest(order, _DRIVER, _DRIVER, frame.toArrow().to_batches())
+        most = _MOST_TIMES * self._settings.local_ingest_rows
+        rows = frame.limit(most + 1).toArrow()
+        return None if rows.num_rows > most else ingest(order, _DRIVER, _DRIVER, rows.to_batches())
 
     def _coalesced(self, frame: DataFrame, rows: int | None) -> DataFrame:
         """In as many tasks as the rows are worth."""

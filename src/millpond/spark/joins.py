@@ -2,12 +2,14 @@
 
 What a pair has to fulfil is divided among three. Conditions on one side are put before the join. Comparisons of a
 value of the left row with one of the right become columns that Spark computes and Millpond compares; bounds of time
-are of that kind. What is left is a filter over the pairs, which only an inner join allows. When a row can be
+are of that kind. What is left is a filter over the pairs, which only an inner join allows: so are conditions without
+columns, such as one on the time of day, which may hold for one batch and not for the next. When a row can be
 forgotten is asked of Spark itself.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import get_args
 
@@ -43,14 +45,18 @@ class JoinDraft:
             self._kind in ("left outer", "full outer"),
             self._kind in ("right outer", "full outer"),
         )
-        planned = catalyst.planned_join(join)
+        own = catalyst.conjuncts(join.condition().get()) if join.condition().isDefined() else []
+        general = [c for c in own if c.references().isEmpty()]
+        self._own = [c for c in own if c.references().nonEmpty()]
+        # Spark would fold what it can tell without a row into the plan, as it is when the query starts.
+        planned = catalyst.planned_join(self._asking_for(self._own) if general else join)
         if planned is None or not planned.keys[0]:
             raise InvalidQuery(
                 f"the {self._kind} join of two streams on {_condition_text(join)} has no equality between columns of "
                 "both; Millpond finds partners by equal keys. Join on a column as well"
             )
         self._keys = planned.keys
-        self._sort_out(planned.others)
+        self._sort_out(planned.others, [c for c in general if not _always_holds(catalyst, c)])
         offsets = [catalyst.state_watermark_offset_us(planned, side) for side in (0, 1)]
         self._event_times = [watermarked_key(items(plan.output())) for plan in sides]
         self._timed_key = next(
@@ -71,16 +77,29 @@ class JoinDraft:
             # Rows without columns could not be counted on their way.
             self._kept[0] = items(sides[0].output())[:1]
 
-    def _sort_out(self, others: Iterable[JavaObject]) -> None:
+    def _asking_for(self, conditions: list[JavaObject]) -> JavaObject:
+        """The join with these in the place of its condition."""
+        condition = functools.reduce(self._catalyst.both, conditions) if conditions else None
+        join = self._join
+        return join.copy(
+            join.left(), join.right(), join.joinType(), self._catalyst.some(condition), join.hint()
+        )
+
+    def _sort_out(self, others: Iterable[JavaObject], general: list[JavaObject]) -> None:
+        """`general`: conditions without columns."""
+        if general and self._kind != "inner":
+            raise InvalidQuery(
+                f"the {self._kind} join of two streams asks for {' and '.join(map(plain_sql, general))}, which has no "
+                "column of them, so that it does not tell partners from other rows; leave it out of the join, or "
+                "filter a stream by it before the join"
+            )
         left, right = self._join.left().outputSet(), self._join.right().outputSet()
-        own = self._catalyst.conjuncts(self._join.condition().get())
         self._before = [
-            [c for c in own if c.references().subsetOf(outputs) and c.references().nonEmpty()]
-            for outputs in (left, right)
+            [c for c in self._own if c.references().subsetOf(outputs)] for outputs in (left, right)
         ]
         """Conditions on one side alone."""
         self._comparisons: list[tuple[JavaObject, str, JavaObject]] = []
-        self._rest: list[JavaObject] = []
+        self._rest = general
         for condition in others:
             if condition.references().subsetOf(left) or condition.references().subsetOf(right):
                 continue
@@ -244,6 +263,21 @@ def _join_kind(join: JavaObject) -> JoinKind:
         f"a {written} join of two streams keeps state that Millpond does not take yet; it takes inner, left outer, "
         "right outer, full outer and left semi joins. Start the query with Spark's own writeStream"
     )
+
+
+def _always_holds(catalyst: Catalyst, condition: JavaObject) -> bool:
+    """Of a condition without columns, such as 1 = 1."""
+    return _is_constant(catalyst, condition) and condition.eval(None) is True
+
+
+def _is_constant(catalyst: Catalyst, expression: JavaObject) -> bool:
+    """Spark also calls foldable what is the same within a batch, such as the time of day; that is no literal."""
+    if kind(expression) == "Literal":
+        return True
+    if not expression.foldable() or catalyst.is_replaceable(expression) or kind(expression) == "CurrentTime":
+        return False
+    children = items(expression.children())
+    return bool(children) and all(_is_constant(catalyst, child) for child in children)
 
 
 def _condition_text(join: JavaObject) -> str:

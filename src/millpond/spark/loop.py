@@ -130,8 +130,10 @@ class BatchLoop:
         self._saver.shutdown(wait=True)
         if self._collector is not None:
             self._collector.join()
-        self._client.close()
-        self._service.stop()
+        try:
+            self._client.close()
+        finally:
+            self._service.stop()
 
     # One batch
 
@@ -207,7 +209,10 @@ class BatchLoop:
             ):
                 with figures.timed("ingest"):
                     for side, frame in self._plan.inputs(operator, rows, session):
-                        below = self._ingester.from_operators(frame, at, operator, side, late[operator])
+                        emitted = sum(figures.updated_rows)
+                        below = self._ingester.from_operators(
+                            frame, at, operator, side, late[operator], emitted
+                        )
                         receipts.setdefault(operator, []).extend(below)
                 given = tuple(receipts.get(operator, ()))
                 figures.late_rows.append(sum(receipt.late_rows for receipt in given))

@@ -164,6 +164,11 @@ class Inputs:
         self.meanings.append(meaning)
         return len(self.expressions) - 1
 
+    def fill(self, catalyst: Catalyst) -> None:
+        """Rows without columns could not be counted on their way: Arrow batches lose their number."""
+        if not self.expressions:
+            self.append(catalyst.literal(1), "a row")
+
     def columns(self, catalyst: Catalyst) -> JavaObject:
         """The columns by their numbers, as a Scala sequence."""
         return catalyst.seq(catalyst.alias(e, f"c{i}") for i, e in enumerate(self.expressions))
@@ -394,6 +399,7 @@ class AggregateBuilder:
             slots.insert(len(keys), number)
         elif form is not None:
             slots, window = with_window(self._catalyst, slots, form.window)
+        self._inputs.fill(self._catalyst)
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
         read = struct_of(list(zip(input_names, map(python_type, self._inputs.expressions), strict=True)))

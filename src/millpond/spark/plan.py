@@ -95,7 +95,11 @@ def _lags_us(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     lags: list[int] = []
     for stage in stages:
         below = set().union(*(leaves(part) for part in stage.inputs))
-        lags.append(max((lags[i] + stages[i].operator.spec.output_lag_us for i in below), default=0))
+        lag = max((lags[i] + stages[i].operator.spec.output_lag_us for i in below), default=0)
+        # What stands above one partner stands above both, so that nothing was made of the earlier one's lag yet.
+        if stage.partner is not None:
+            lag = lags[stage.partner] = max(lag, lags[stage.partner])
+        lags.append(lag)
     return tuple(lags)
 
 
@@ -103,7 +107,10 @@ def _delayed(stages: tuple[Stage, ...]) -> tuple[bool, ...]:
     delayed: list[bool] = []
     for stage in stages:
         below = set().union(*(leaves(part) for part in stage.inputs))
-        delayed.append(any(delayed[i] or stages[i].operator.spec.emits_deferred for i in below))
+        late = any(delayed[i] or stages[i].operator.spec.emits_deferred for i in below)
+        if stage.partner is not None:
+            late = delayed[stage.partner] = late or delayed[stage.partner]
+        delayed.append(late)
     return tuple(delayed)
 
 

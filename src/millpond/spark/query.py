@@ -33,10 +33,12 @@ class MillpondQuery(StreamingQuery):
     def _await_end(self) -> None:
         with contextlib.suppress(Exception):
             self._jsq.awaitTermination()
-        self._loop.close()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-        self._ended.set()
+        try:
+            self._loop.close()
+        finally:
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+            self._ended.set()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
@@ -55,7 +57,9 @@ class MillpondQuery(StreamingQuery):
 
     def exception(self) -> Any:
         """The error that ended the query, the original one where it was raised on Millpond's side."""
-        return self._loop.failure or super().exception()
+        ended_by = super().exception()
+        # Spark knows of stops that Millpond does not, through `spark.streams`: what they break off is no failure.
+        return None if ended_by is None else self._loop.failure or ended_by
 
     def _original(self, error: Exception) -> BaseException:
         self._ended.wait()

@@ -19,7 +19,16 @@ from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
 from millpond.spark.jvm import java_class, scala_object
 
-__all__ = ["BatchFunctionSink", "ConsoleSink", "FileSink", "MemorySink", "Sink", "WriterSink", "open_sink"]
+__all__ = [
+    "BatchFunctionSink",
+    "ConsoleSink",
+    "FileSink",
+    "MemorySink",
+    "Sink",
+    "WriterSink",
+    "known_format",
+    "open_sink",
+]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _FILE_FORMATS = {
@@ -29,6 +38,12 @@ _FILE_FORMATS = {
     "csv": "org.apache.spark.sql.execution.datasources.csv.CSVFileFormat",
     "text": "org.apache.spark.sql.execution.datasources.text.TextFileFormat",
 }
+_KNOWN_FORMATS = frozenset((*_FILE_FORMATS, "memory", "console", "noop", "delta"))
+
+
+def known_format(name: str) -> str:
+    """A format's name as this package writes it. Spark's names know no case; others may be names of classes."""
+    return name.lower() if name.lower() in _KNOWN_FORMATS else name
 
 
 class Sink(Protocol):
@@ -141,7 +156,7 @@ def open_sink(
     query_name: str | None,
     function: Callable[[DataFrame, int], None] | None,
 ) -> Sink:
-    """The sink that the writer's calls ask for; `frame` is the user's streaming frame."""
+    """The sink that the writer's calls ask for; `frame` is the user's streaming frame, `format_` a `known_format`."""
     if function is not None:
         return BatchFunctionSink(function)
     if format_ in _FILE_FORMATS:

@@ -28,6 +28,8 @@ class Stage:
 
     operator: Operator
     inputs: tuple[Part, ...]
+    partner: int | None = None
+    """An earlier stage whose rows Spark joins with those of this one, so that both have to come in the same batch."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,10 @@ class _Splitter:
             )
         return part
 
-    def _stage(self, draft: Draft, needed: Sequence[Needed]) -> Hole:
+    def _stage(self, draft: Draft, needed: Sequence[Needed], partner: Hole | None = None) -> Hole:
         inputs = tuple(self.split(below, of) for below, of in zip(draft.below, needed, strict=True))
-        self.stages.append(Stage(self._finish(draft, len(self.stages)), inputs))
+        operator = self._finish(draft, len(self.stages))
+        self.stages.append(Stage(operator, inputs, None if partner is None else partner.stage))
         return Hole(len(self.stages) - 1)
 
     def _split_join(self, node: JavaObject, needed: Needed) -> Part:
@@ -114,7 +117,8 @@ class _Splitter:
         drafts = drafts_of_join(self._catalyst, node, self._mode, needed)
         if isinstance(drafts, tuple):
             # The node stays, and looks at all that it looked at.
-            return inner(node, tuple(self._stage(draft, [None]) for draft in drafts))
+            left = self._stage(drafts[0], [None])
+            return inner(node, (left, self._stage(drafts[1], [None], partner=left)))
         hole = self._stage(drafts, [needed_below(node, needed)] * 2)
         return hole if drafts.rest is None else Inner(drafts.rest, (hole,))
 

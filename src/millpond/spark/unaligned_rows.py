@@ -94,6 +94,7 @@ class UnalignedRowsDraft(ABC):
         next_read = None
         if self._next_read is not None:
             next_read = inputs.append(self._catalyst.micros(self._next_read), "the time that next_read says")
+        inputs.fill(self._catalyst)
         bounds, window = self._window_slots()
         slots = [*(Slot(attribute, not attribute.nullable()) for attribute in self._kept), *bounds]
         emitted, output_ipc = emitted_columns(slots, name, arrow)

@@ -58,6 +58,9 @@ class WindowRowsDraft:
             if (rows.used is None or any(e.references().contains(attribute) for e in rows.used))
             and not (self._form is not None and attribute.exprId().equals(self._form.window.exprId()))
         ]
+        if not self._kept and self._form is None:
+            # Rows without columns could not be counted on their way.
+            self._kept = items(child.output())[:1]
 
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
         keys = self._placing_keys()

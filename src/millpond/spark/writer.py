@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 
 from millpond._kernel import BUCKETS
 from millpond.errors import InvalidQuery
@@ -23,16 +26,17 @@ from millpond.spark.checkpoint import Checkpoint, open_checkpoint
 from millpond.spark.loop import BatchLoop
 from millpond.spark.plan import cut
 from millpond.spark.query import MillpondQuery
-from millpond.spark.sinks import open_sink
+from millpond.spark.sinks import Sink, known_format, open_sink
 from millpond.storage.protocol import verify_start
-from millpond.storage.slotlog import Head, Lease, SlotLog
-from millpond.storage.store import Storage, open_storage
+from millpond.storage.slotlog import Head, SlotLog
+from millpond.storage.store import open_storage
 
 __all__ = ["StreamWriter"]
 
 _MODES: dict[str, OutputMode] = {"append": "append", "update": "update", "complete": "complete"}
 _OWN_OPTIONS = ("checkpointlocation", "statelocation", "shards", "path", "queryname")
 _NEEDS_NO_CHECKPOINT = ("memory", "console", "noop")
+_STOP_ACTIVE_RUN = "spark.sql.streaming.stopActiveRunOnRestart"
 
 
 class StreamWriter:
@@ -135,54 +139,69 @@ class StreamWriter:
         return self._start()
 
     def _start(self) -> MillpondQuery:
+        """Whatever can be refused is refused before the log is taken, because that ends the query that has it: it may
+        be running well, and would go on where Spark refuses a second one."""
         spark = self._frame.sparkSession
         settings = Settings.resolve(self._options, lambda name: spark.conf.get(name, None), os.environ)
         plan = cut(self._frame, self._mode)
-        service = ServiceProcess()
-        try:
+        with ExitStack() as undo:
+            service = ServiceProcess()
+            undo.callback(service.kill)
             location, temporary = self._checkpoint_location(spark)
+            if temporary is not None:
+                undo.callback(shutil.rmtree, temporary, ignore_errors=True)
             checkpoint = open_checkpoint(spark, location)
+            _refuse_second(spark, self._name, checkpoint)
+            carrier = self._carrier(plan.carrier.source, location)
             state = self._option("stateLocation") or f"{location.rstrip('/')}/millpond"
-            storage = open_storage(state, settings.storage_latency_ms)
-            lease = self._take(spark, checkpoint, state, storage, plan.operators)
-            sink = open_sink(
-                spark,
-                self._frame,
-                format_=self._sink_format(spark),
-                path=self._option("path"),
-                options={
-                    name: value
-                    for name, value in self._options.items()
-                    if name.lower() not in _OWN_OPTIONS and not name.lower().startswith("millpond.")
-                },
-                partition_by=self._partition_by,
-                mode=self._mode,
+            log = SlotLog(open_storage(state, settings.storage_latency_ms))
+            head = log.head()
+            self._verify(spark, checkpoint, state, head, plan.operators)
+            shard_starts = self._shard_starts(spark, head)
+            # The last that may refuse: the memory sink puts an empty table in the place of one that is there.
+            sink = self._sink(spark, checkpoint)
+            lease = log.take(
                 query_id=checkpoint.query_id,
-                query_name=self._name,
-                function=self._function,
+                run_id=str(uuid.uuid4()),
+                driver=f"{socket.gethostname()} process {os.getpid()}",
+                operators=plan.operators,
+                shard_starts=shard_starts,
+                taken_at_ms=time.time_ns() // 1_000_000,
             )
             loop = BatchLoop(
                 spark, plan, self._mode, sink, settings, location=state, lease=lease, service=service
             )
-        except BaseException:
-            service.kill()
-            raise
-        try:
-            carrier = plan.carrier.source.writeStream.foreachBatch(loop).option(
-                "checkpointLocation", location
-            )
-            if self._trigger:
-                carrier = carrier.trigger(**self._trigger)
-            if self._name is not None:
-                carrier = carrier.queryName(self._name)
-            query = carrier.start()
-        except BaseException:
-            loop.close()
-            raise
+            undo.callback(loop.close)
+            query = carrier.foreachBatch(loop).start()
+            undo.pop_all()
         return MillpondQuery(query._jsq, loop, temporary)
 
+    def _carrier(self, source: DataFrame, location: str) -> DataStreamWriter:
+        carrier = source.writeStream.option("checkpointLocation", location)
+        if self._trigger:
+            carrier = carrier.trigger(**self._trigger)
+        return carrier if self._name is None else carrier.queryName(self._name)
+
+    def _sink(self, spark: SparkSession, checkpoint: Checkpoint) -> Sink:
+        return open_sink(
+            spark,
+            self._frame,
+            format_=self._sink_format(spark),
+            path=self._option("path"),
+            options={
+                name: value
+                for name, value in self._options.items()
+                if name.lower() not in _OWN_OPTIONS and not name.lower().startswith("millpond.")
+            },
+            partition_by=self._partition_by,
+            mode=self._mode,
+            query_id=checkpoint.query_id,
+            query_name=self._name,
+            function=self._function,
+        )
+
     def _sink_format(self, spark: SparkSession) -> str:
-        return self._format or str(spark.conf.get("spark.sql.sources.default"))
+        return known_format(self._format or str(spark.conf.get("spark.sql.sources.default")))
 
     def _checkpoint_location(self, spark: SparkSession) -> tuple[str, Path | None]:
         """The checkpoint's location, and the directory to remove afterwards if it is a temporary one."""
@@ -200,18 +219,15 @@ class StreamWriter:
         temporary = Path(tempfile.mkdtemp(prefix="millpond-checkpoint-"))
         return str(temporary), temporary
 
-    def _take(
+    def _verify(
         self,
         spark: SparkSession,
         checkpoint: Checkpoint,
         state: str,
-        storage: Storage,
+        head: Head,
         operators: tuple[OperatorSpec, ...],
-    ) -> Lease:
-        """Checks that state, checkpoint and query belong together, then makes this driver the owner."""
-        log = SlotLog(storage)
-        # Before the log is taken, because a query that does not belong here must not stop the one that does.
-        head = log.head()
+    ) -> None:
+        """Checks that state, checkpoint and query belong together."""
         verify_start(
             head,
             spark_last_committed_batch=checkpoint.last_committed_batch,
@@ -219,7 +235,7 @@ class StreamWriter:
             checkpoint_is_new=checkpoint.is_new,
             location=state,
         )
-        if head.newest is not None and self._function is None and self._format == "memory":
+        if head.newest is not None and self._function is None and self._sink_format(spark) == "memory":
             self._refuse_lost_rows(checkpoint.location)
         if head.newest is not None and head.owner is not None:
             changed = differences(head.owner.operators, operators)
@@ -228,14 +244,6 @@ class StreamWriter:
                     f"the query differs from the one whose state is in {state}: {'; '.join(changed)}. Start the "
                     "changed query with a new checkpoint and an empty state directory"
                 )
-        return log.take(
-            query_id=checkpoint.query_id,
-            run_id=str(uuid.uuid4()),
-            driver=f"{socket.gethostname()} process {os.getpid()}",
-            operators=operators,
-            shard_starts=self._shard_starts(spark, head),
-            taken_at_ms=time.time_ns() // 1_000_000,
-        )
 
     def _refuse_lost_rows(self, location: str) -> None:
         if self._mode != "complete":
@@ -259,3 +267,20 @@ class StreamWriter:
         shards = int(wanted) if wanted is not None else spark.sparkContext.defaultParallelism
         shards = min(shards, BUCKETS)
         return tuple(shard * BUCKETS // shards for shard in range(shards))
+
+
+def _refuse_second(spark: SparkSession, name: str | None, checkpoint: Checkpoint) -> None:
+    """What Spark refuses when a query starts beside one that is active, in its words."""
+    if name is not None and any(active.name == name for active in spark.streams.active):
+        raise InvalidQuery(
+            f"Cannot start query with name {name} as a query with that name is already active in this SparkSession. "
+            "Stop it first, or choose another queryName"
+        )
+    if spark.conf.get(_STOP_ACTIVE_RUN) == "true":
+        return
+    active = spark._jsparkSession.sharedState().activeStreamingQueries()
+    if active.containsKey(spark._jvm.java.util.UUID.fromString(checkpoint.query_id)):
+        raise InvalidQuery(
+            f"Cannot start query with id {checkpoint.query_id} as another query with same id is already active on the "
+            f"checkpoint {checkpoint.location}. Stop it first, or set {_STOP_ACTIVE_RUN} to true"
+        )
