@@ -325,6 +325,52 @@ def test_stop_from_inside_the_sink_s_batch_is_no_error(spark: SparkSession, tmp_
     assert newest is None or newest.batch_id == 0
 
 
+def test_a_stop_through_spark_s_own_list_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "source", bids(1))
+    gate = Gate(tmp_path / "gate")
+    stream = read_stream(spark, tmp_path / "source", SCHEMA).withColumn("price", gate.udf()("price"))
+    query = (
+        totals(stream)
+        .writeStream.outputMode("update")
+        .foreachBatch(lambda frame, _: frame.collect())
+        .option("checkpointLocation", str(tmp_path / "totals-checkpoint"))
+        .start()
+    )
+    gate.await_reached()
+    for active in spark.streams.active:
+        active.stop()
+    gate.open()
+    assert query.awaitTermination(SECONDS_TO_STOP) is True
+    assert query.exception() is None
+
+
+class EndedQuery:
+    """Of Spark's, as a query of Millpond's sees it."""
+
+    def awaitTermination(self) -> None: ...  # noqa: N802, Spark's name
+
+    def stop(self) -> None: ...
+
+
+class UnclosableLoop:
+    stopping = threading.Event()
+
+    def close(self) -> None:
+        raise OSError("the service does not answer")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_query_whose_service_can_t_be_closed_ends_all_the_same(tmp_path: Path) -> None:
+    temporary = tmp_path / "checkpoint"
+    temporary.mkdir()
+    query = MillpondQuery(EndedQuery(), UnclosableLoop(), temporary)  # type: ignore[arg-type]
+    stop = threading.Thread(target=query.stop, daemon=True)
+    stop.start()
+    stop.join(SECONDS_TO_STOP)
+    assert not stop.is_alive()
+    assert not temporary.exists()
+
+
 # Two drivers
 
 

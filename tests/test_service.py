@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +18,7 @@ import psutil
 import pytest
 
 from millpond.errors import Conflict, CorruptState, Fenced, Unavailable
-from millpond.service.client import ServiceClient
+from millpond.service.client import ServiceClient, connect
 from millpond.service.messages import BatchTry, Endpoint, Receipt, StageKey
 from millpond.state.layout import layout_of
 from tests.service_kit import Driver, Group, Rows, counts, disk_bytes
@@ -80,6 +83,56 @@ def test_it_does_not_start_without_a_token(tmp_path: Path) -> None:
     )
     assert ended.returncode != 0
     assert "started by Millpond itself" in ended.stderr
+
+
+# A process's clients
+
+
+def strangers(number: int) -> list[Endpoint]:
+    """Nobody listens there, which shows with the first call only."""
+    return [Endpoint(f"grpc+unix:///nowhere/{i}", "token") for i in range(number)]
+
+
+def test_services_do_not_evict_each_other_s_client() -> None:
+    one, other = strangers(2)
+    first = connect(one)
+    assert connect(other) is not first
+    assert connect(one) is first
+
+
+def test_threads_that_connect_at_once_share_a_client() -> None:
+    endpoints = strangers(4)
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        clients = list(threads.map(connect, endpoints * 500))
+    assert len(set(map(id, clients))) == len(endpoints)
+
+
+def test_clients_are_bounded_and_the_one_not_used_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.service.client._CLIENTS_KEPT", 3)
+    endpoints = strangers(4)
+    clients = [weakref.ref(connect(endpoint)) for endpoint in endpoints[:3]]
+    assert connect(endpoints[0]) is clients[0]()
+    connect(endpoints[3])
+    gc.collect()
+    assert [client() is not None for client in clients] == [True, False, True]
+
+
+def test_rows_on_their_way_keep_their_client_from_being_closed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.service.client._CLIENTS_KEPT", 1)
+    at = driver.begin()
+    writer = connect(driver.service.endpoint).stage_writer(
+        StageKey(at, 0, 0, 0), layout_of(counts()).encoded_schema
+    )
+    client = weakref.ref(connect(driver.service.endpoint))
+    connect(*strangers(1))
+    gc.collect()
+    assert client() is not None
+    writer.close()
+    del writer
+    gc.collect()
+    assert client() is None
 
 
 # Which rows count

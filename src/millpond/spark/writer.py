@@ -281,6 +281,6 @@ def _refuse_second(spark: SparkSession, name: str | None, checkpoint: Checkpoint
     active = spark._jsparkSession.sharedState().activeStreamingQueries()
     if active.containsKey(spark._jvm.java.util.UUID.fromString(checkpoint.query_id)):
         raise InvalidQuery(
-            f"Cannot start query with id {checkpoint.query_id} as another query with same id is already active on the "
-            f"checkpoint {checkpoint.location}. Stop it first, or set {_STOP_ACTIVE_RUN} to true"
+            f"Cannot start query with id {checkpoint.query_id} as another query with same id is already active on "
+            f"the checkpoint {checkpoint.location}. Stop it first, or set {_STOP_ACTIVE_RUN} to true"
         )
