@@ -20,7 +20,6 @@ from millpond.errors import InvalidQuery
 from millpond.hints import Hint, Pattern, hint_on
 from millpond.semantics.operator import (
     AggregateSpec,
-    CountWindows,
     ObservedRowsSpec,
     UnalignedRowsSpec,
     WindowRowsSpec,
@@ -120,14 +119,60 @@ def test_what_is_said_nearer_counts_more() -> None:
     assert mp.count_window(3).hint is None
 
 
-def test_next_read_reaches_the_store_where_rows_are_kept(spark: SparkSession) -> None:
-    window = mp.count_window(3, next_read=soon)
-    (spec,) = cut(
-        mp.stream(rate(spark)).groupBy("g", window).agg(F.median("v")).unwrapped, "append"
-    ).operators
-    assert isinstance(spec, UnalignedRowsSpec)
-    assert isinstance(spec.time, CountWindows)
-    assert spec.next_read is not None
+def median_of(window: Callable[[], Any]) -> Callable[[DataFrame], StreamFrame]:
+    return lambda rows: mp.stream(rows).groupBy("g", window()).agg(F.median("v"))
+
+
+def count_of(window: Callable[[], Any]) -> Callable[[DataFrame], StreamFrame]:
+    return lambda rows: mp.stream(rows).groupBy("g", window()).count()
+
+
+def full() -> Any:
+    return mp.count_window(3, next_read=soon)
+
+
+def custom(pattern: Any) -> Callable[[], Any]:
+    return lambda: mp.window_function(tens, pattern=pattern, next_read=soon)("ts")
+
+
+def in_sessions(rows: DataFrame) -> StreamFrame:
+    @mp.hint(next_read=soon)
+    @F.pandas_udf("double")  # type: ignore[call-overload, untyped-decorator]
+    def middle(values: pd.Series) -> float:
+        return float(values.median())
+
+    return mp.stream(rows).groupBy("g", F.session_window("ts", "3 seconds")).agg(middle("v"))
+
+
+def in_functions(rows: DataFrame) -> StreamFrame:
+    @mp.hint(next_read=soon)
+    def same(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+    groups = mp.stream(rows).groupBy("g", mp.window_function(tens)("ts"))
+    return groups.applyInPandas(same, "ts timestamp, g long, v long")
+
+
+PREDICTED: dict[str, tuple[Callable[[DataFrame], StreamFrame], bool]] = {
+    "count windows": (median_of(full), True),
+    "custom windows": (median_of(custom(None)), True),
+    "custom windows by themselves": (median_of(custom("append_unaligned")), True),
+    "merged, but for a hint": (count_of(custom("append_unaligned")), True),
+    "sessions": (in_sessions, True),
+    "functions of groups": (in_functions, True),
+    "custom windows that end together": (median_of(custom("append_aligned")), False),
+    "merged": (count_of(custom(None)), False),
+    "merged in count windows": (count_of(full), False),
+}
+
+
+@pytest.mark.parametrize("case", PREDICTED)
+def test_next_read_reaches_the_store_where_each_window_is_read_by_itself(
+    spark: SparkSession, case: str
+) -> None:
+    query, is_used = PREDICTED[case]
+    (spec,) = cut(query(rate(spark)).unwrapped, "append").operators
+    assert (getattr(spec, "next_read", None) is not None) == is_used
 
 
 FUNCTIONS = ["count(*)", "sum(i32)", "max(t)"]
