@@ -16,6 +16,7 @@ from millpond.semantics.operator import (
     CountWindows,
     DedupSpec,
     Forgetting,
+    JoinTime,
     KeyedTime,
     Panes,
     Sessions,
@@ -119,6 +120,25 @@ def test_the_gap_of_sessions_is_part_of_their_state() -> None:
     assert differences([ten], [gone]) == [was + "sessions 'window' are never over"]
     assert differences([ten], [own]) == [was + "sessions 'window' are over after a time that each row gives"]
     assert differences([own], [own]) == []
+
+
+def test_rows_of_a_join_are_found_by_slices_that_follow_the_watermark() -> None:
+    second, minute, longer = (
+        _changed(time=JoinTime(offsets_us, slice_us))
+        for offsets_us, slice_us in (
+            ((0, None), 1_000_000),
+            ((0, None), 60_000_000),
+            ((-1, None), 60_000_000),
+        )
+    )
+    assert differences([second], [second]) == []
+    (change,) = differences([second], [minute])
+    assert change == (
+        "operator aggregate-0: the delay of a watermark has changed, so that rows of the join were kept in slices of "
+        "1 second, are kept in slices of 1 minute"
+    )
+    (change,) = differences([second], [longer])
+    assert "rows are kept left until the watermark is 1 microsecond past their time" in change
 
 
 DEDUP = DedupSpec(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from millpond.semantics.operator import OutputMode
 from tests.oracle_data import VALUES, Shape, shapes
 from tests.oracle_run import check, named, stream, try_shapes
+from tests.streams import read_stream, write_batches
 
 INTEGERS = ("i8", "i16", "i32", "i64")
 NUMBERS = (*INTEGERS, "f32", "f64", "d9", "d18", "d38")
@@ -106,3 +109,49 @@ def test_by_key(spark: SparkSession, tmp_path: Path, mode: OutputMode, names: tu
         check(spark, frame, mode, tmp_path, **options)
 
     try_shapes(shapes(), compare, f"{mode} {names}")
+
+
+COUNTED: dict[str, tuple[OutputMode, str]] = {
+    "rows, update": ("update", "count(*)"),
+    "rows, complete": ("complete", "count(*)"),
+    "what is never null": ("update", "count(coalesce(v, 0))"),
+    "kept rows, update": ("update", "size(collect_list(1))"),
+    "kept rows, complete": ("complete", "size(collect_list(1))"),
+}
+
+
+@pytest.mark.parametrize("local_rows", ["20000", "0"])
+@pytest.mark.parametrize(("mode", "function"), COUNTED.values(), ids=COUNTED)
+def test_rows_are_counted_of_which_no_column_is_looked_at(
+    spark: SparkSession, tmp_path: Path, mode: OutputMode, function: str, local_rows: str
+) -> None:
+    """Both ways of a batch: through the driver and, above that many rows, through tasks."""
+    frame = counted_rows(spark, tmp_path).groupBy().agg(F.expr(function).alias("n"))
+    ours = check(spark, frame, mode, tmp_path, **{"millpond.ingest.localRows": local_rows})
+    assert [rows for _, rows in sorted(ours.batches.items())] == [[(21_000,)], [(21_007,)], [(21_008,)]]
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_rows_of_another_operator_are_counted(spark: SparkSession, tmp_path: Path, mode: OutputMode) -> None:
+    distinct = counted_rows(spark, tmp_path).where("v > 2 or ts > timestamp '1970-01-01 00:30:00'")
+    ours = check(spark, distinct.dropDuplicates(["v"]).groupBy().count(), mode, tmp_path)
+    assert ours.batches[0] == [(10,)]
+
+
+def test_rows_of_a_window_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    rows = counted_rows(spark, tmp_path).withWatermark("ts", "1 second")
+    check(spark, rows.groupBy(F.window("ts", "1 minute")).count(), "append", tmp_path)
+
+
+def counted_rows(spark: SparkSession, scratch: Path) -> DataFrame:
+    """Above a given number, rows of a batch take another way than below."""
+    batches, at = [], 0
+    for size in (21_000, 7, 1):
+        numbers = range(at, at + size)
+        given = {"v": [n % 10 for n in numbers], "ts": [n * 100_000 for n in numbers]}
+        batches.append(
+            pa.table(given, pa.schema([("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])),
+        )
+        at += size
+    write_batches(scratch / "counted", batches)
+    return read_stream(spark, scratch / "counted", "v bigint, ts timestamp")

@@ -134,6 +134,24 @@ def test_full_windows_are_those_of_a_batch(
     try_shapes(shapes(rows=40), attempt, f"count windows, {name}, {size}, {functions[0]}")
 
 
+@pytest.mark.parametrize("local_rows", ["20000", "0"])
+@pytest.mark.parametrize("function", ["count(*)", "size(collect_list(1))"])
+def test_rows_are_counted_of_which_no_column_is_looked_at(
+    spark: SparkSession, tmp_path: Path, function: str, local_rows: str
+) -> None:
+    def query(rows: StreamFrame) -> StreamFrame:
+        return rows.groupBy(mp.count_window(7).alias("w")).agg(F.expr(function).alias("n"))
+
+    def attempt(shape: Shape) -> None:
+        case = Case(spark, shape, tmp_path)
+        given = case.run(query, "append", **{"millpond.ingest.localRows": local_rows})
+        groups = numbered(case.rows(), [], 7).groupBy("w")
+        expected = groups.agg(F.expr(function).alias("n"), F.max("batch").alias("batch")).where("n = 7")
+        compare(given, expected)
+
+    try_shapes(shapes(rows=40), attempt, f"count windows, {function}, no column")
+
+
 def _in_order(frame: DataFrame) -> DataFrame:
     """Spark gathers lists in no order that is promised; places are in the order of arrival."""
     columns = [

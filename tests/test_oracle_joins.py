@@ -3,6 +3,7 @@ all kinds, restarts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,45 @@ def test_bounds_after_the_join_let_rows_go_as_in_the_condition(spark: SparkSessi
     compare_by_batch(*run_both(spark, frame, tmp_path))
 
 
+@pytest.mark.parametrize("limit", [5, 15])
+def test_a_condition_without_columns_holds_for_all_pairs_or_none(
+    spark: SparkSession, tmp_path: Path, limit: int
+) -> None:
+    left, right = sides(spark, tmp_path, random_batches("lj"), random_batches("rj"))
+    one, other = watermarked(left, right)
+    frame = one.join(other, F.expr(f"{INTERVAL} and (select max(id) from range(10)) > {limit}"))
+    ours, theirs = run_both(spark, frame, tmp_path)
+    assert bool(theirs.total()) == (limit == 5)
+    assert ours.total() == theirs.total()
+
+
+@pytest.mark.parametrize("year", [2020, 9000])
+@pytest.mark.parametrize("placed", ["in the join", "after it"])
+def test_the_time_of_day_is_asked_of_pairs(
+    spark: SparkSession, tmp_path: Path, placed: str, year: int
+) -> None:
+    left, right = sides(spark, tmp_path, random_batches("lk"), random_batches("rk"))
+    one, other = watermarked(left, right)
+    asked = f"current_timestamp() > timestamp '{year}-01-01'"
+    frame = one.join(other, F.expr(INTERVAL)).where(asked)
+    # In the condition itself Spark does not take it.
+    inside = one.join(other, F.expr(f"{INTERVAL} and {asked}"))
+    own = mp.stream(inside if placed == "in the join" else frame)
+    ours, theirs = run_both(spark, frame, tmp_path, own=own)
+    assert bool(theirs.total()) == (year == 2020)
+    assert ours.total() == theirs.total()
+
+
+@pytest.mark.parametrize("kind", ["inner", "left_outer"])
+def test_a_condition_that_always_holds_changes_nothing(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    left, right = sides(spark, tmp_path, random_batches("ll"), random_batches("rl"))
+    one, other = watermarked(left, right)
+    frame = one.join(other, F.expr(f"1 = 1 and {INTERVAL} and true"), kind)
+    compare_by_batch(*run_both(spark, frame, tmp_path))
+
+
 def test_columns_that_nothing_looks_at_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
     left, right = sides(spark, tmp_path, random_batches("lh", lateness=2), random_batches("rh", lateness=2))
     one, other = watermarked(left, right)
@@ -131,6 +171,58 @@ def test_an_aggregate_over_a_join_gives_what_spark_gives(spark: SparkSession, tm
     ours, theirs = run_both(spark, frame, tmp_path, multiple=True)
     assert theirs.total()
     assert_same(ours.total(), theirs.total(), ours.schema, "all batches")
+
+
+def in_sessions(rows: DataFrame, _: DataFrame) -> DataFrame:
+    sessions = rows.groupBy("lk", F.session_window("lts", "3 seconds")).agg(F.count("*").alias("n"))
+    return sessions.select("lk", "n", F.window("session_window", "10 seconds"))
+
+
+def in_outer_pairs(rows: DataFrame, others: DataFrame) -> DataFrame:
+    pairs = rows.join(others, F.expr(INTERVAL), "left_outer")
+    return pairs.select("lk", "lname", "rname", F.window("lts", "10 seconds"))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("first", [in_sessions, in_outer_pairs])
+def test_a_join_by_window_waits_for_the_side_that_comes_later(
+    spark: SparkSession, tmp_path: Path, first: Callable[[DataFrame, DataFrame], DataFrame], turned: bool
+) -> None:
+    """One side's rows have passed an operator that gives them out late, the other side's have not."""
+    batches = [random_batches(seed, batches=10, rows=20, lateness=0) for seed in ("lm", "rm", "lo")]
+    left, right = watermarked(*sides(spark, tmp_path, batches[0], batches[1]))
+    (plain, _) = sides(spark, tmp_path, batches[2], [])
+    plain = plain.withWatermark("lts", "2 seconds").select(
+        F.col("lk").alias("k"), F.col("lname").alias("plain"), F.window("lts", "10 seconds").alias("w")
+    )
+    late = first(left, right)
+    condition = F.expr("lk = k and window = w")
+    frame = plain.join(late, condition) if turned else late.join(plain, condition)
+    ours, theirs = run_both(spark, frame, tmp_path, multiple=True)
+    assert theirs.total()
+    # Spark gives out a window's pairs when they come, Millpond when the window has ended.
+    assert ours.total()
+    ended = max(row[frame.columns.index("w")] for row in ours.total())
+    assert_same(
+        ours.total(),
+        [row for row in theirs.total() if row[frame.columns.index("w")] <= ended],
+        ours.schema,
+        "all batches",
+    )
+
+
+def test_another_watermark_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = sides(spark, tmp_path, random_batches("ln"), random_batches("rn"))
+
+    def start(delay: str) -> None:
+        one = left.withWatermark("lts", delay)
+        joined = one.join(right.withWatermark("rts", "5 seconds"), F.expr(INTERVAL))
+        start_millpond(joined, Outputs(), tmp_path / "c")
+
+    start("8 seconds")
+    start("6 seconds")
+    with pytest.raises(InvalidQuery, match="the delay of a watermark"):
+        start("1 hour")
 
 
 def test_a_restarted_outer_join_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
@@ -166,6 +258,9 @@ def test_an_outer_join_without_a_bound_is_sparks_own_error(spark: SparkSession, 
         (INTERVAL + " and lname like rname", "left_outer", "LIKE"),
         (INTERVAL + " and lname like rname", "left_semi", "LIKE"),
         ("lts >= rts and lts <= rts + interval 1 second", "inner", "no equality"),
+        (INTERVAL + " and current_date() > date '2020-01-01'", "left_outer", "current_date.*no column"),
+        (INTERVAL + " and 1 = 0", "full_outer", "1 = 0.*no column"),
+        (INTERVAL + " and (select max(id) from range(3)) > 1", "left_semi", "no column"),
     ],
 )
 def test_what_a_join_can_not_do_is_refused_by_name(

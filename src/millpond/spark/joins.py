@@ -88,10 +88,10 @@ class JoinDraft:
     def _sort_out(self, others: Iterable[JavaObject], general: list[JavaObject]) -> None:
         """`general`: conditions without columns."""
         if general and self._kind != "inner":
+            asked = " and ".join(map(plain_sql, general))
             raise InvalidQuery(
-                f"the {self._kind} join of two streams asks for {' and '.join(map(plain_sql, general))}, which has no "
-                "column of them, so that it does not tell partners from other rows; leave it out of the join, or "
-                "filter a stream by it before the join"
+                f"the {self._kind} join of two streams asks for {asked}, which has no column of them, so that it "
+                "does not tell partners from other rows; leave it out, or filter a stream by it before the join"
             )
         left, right = self._join.left().outputSet(), self._join.right().outputSet()
         self._before = [
