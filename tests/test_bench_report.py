@@ -43,6 +43,14 @@ def entry(*runs: EngineRun, warmup: int = 1, repeat: int = 1) -> dict[str, objec
     return report.run_entry(Comparison(plan, 4, {"spark.master": "local[2]"}, runs, None))
 
 
+def test_batches_that_fill_the_state_are_not_in_the_figures() -> None:
+    run = ran("millpond", [900, 900, 9, 1, 2, 3])
+    plan = Plan(workload=WORKLOAD, engines=("millpond",), repeat=1, warmup_batches=1, time_limit_s=60)
+    found = report.run_entry(Comparison(plan, 4, {}, (run,), None, filling_batches=2))
+    assert engines(found)["millpond"]["batch_ms"]["max"] == 3
+    assert found["params"]["filling_batches"] == 2
+
+
 def engines(found: dict[str, object]) -> dict[str, dict[str, object]]:
     value = found["engines"]
     assert isinstance(value, dict)

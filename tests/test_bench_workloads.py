@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millpond.bench.kernel import KernelMerge
 from millpond.bench.keyed import Keyed, small_windows
 from millpond.bench.papers import CLOSING_BATCHES, Paper
+from millpond.bench.rehearsal import prepare_rehearsal
+from millpond.bench.workload import load
 from millpond.workloads.scales import STREAMS, Shape, batches, check_shape, stream_schema
 
 
@@ -97,3 +102,35 @@ def test_keys_and_hot_keys_can_be_varied() -> None:
         check_shape(["positions"], Shape(hot_ratio=2))
     with pytest.raises(ValueError, match="can't be varied"):
         check_shape(["ads"], Shape(keys=2))
+
+
+def test_lasting_state_is_filled_with_every_key_that_the_stream_draws_from() -> None:
+    bids = Paper(query_name="q12", size="large", events=200_000, batch_events=100_000, keys=1_000)
+    filled = pa.concat_tables(tables["bids"] for tables in bids.filling())["bidder"].to_pylist()
+    assert len(filled) == len(set(filled)) == 1_000
+    drawn = {bidder for tables in bids.inputs() for bidder in tables["bids"]["bidder"].to_pylist()}
+    # People become more while the stream goes on, and ids may run a little ahead.
+    assert min(filled) <= min(drawn)
+    assert len(drawn & set(filled)) > 900
+    records = Paper(query_name="readwrite", size="large", events=100, batch_events=100, keys=500)
+    rows = pa.concat_tables(tables["records"] for tables in records.filling())
+    assert rows["id"].to_pylist() == list(range(500))
+    assert rows.schema == next(iter(records.inputs()))["records"].schema
+
+
+def test_small_state_live_traffic_and_windows_begin_empty() -> None:
+    assert not list(Paper(query_name="q12", size="small").filling())
+    assert not list(Paper(query_name="q7", size="large").filling())
+
+
+def test_a_rehearsal_is_the_first_batches_half_of_them_in_pieces(tmp_path: Path) -> None:
+    workload = Paper(query_name="q12", size="large", events=400_000, batch_events=100_000, keys=1_000)
+    prepared = workload.prepare(tmp_path / "data")
+    assert (prepared.filling_batches, len(prepared.batches)) == (1, 5)
+    prepare_rehearsal(tmp_path / "data", workload, 4, tmp_path / "rehearsal")
+    rehearsed = load(tmp_path / "rehearsal")
+    assert rehearsed.filling_batches == 0
+    assert [batch.rows for batch in rehearsed.batches] == [30_666, 30_667, 30_667] * 2 + [92_000] * 2
+    files = (sorted((tmp_path / name / "bids").iterdir()) for name in ("data", "rehearsal"))
+    whole, pieces = (pa.concat_tables(pq.read_table(path) for path in paths) for paths in files)
+    assert pieces == whole.slice(1_000)

@@ -102,8 +102,8 @@ def _memory(engine: str, memory_bytes: int | None, stores: int) -> dict[str, str
             return {"spark.millpond.memory.bytes": str(memory_bytes)}
         case "spark-rocksdb" | "spark-tws":
             # Not `boundedMemoryUsage`: it puts filters into a cache of 64 parts, each smaller than the filter of one
-            # file, so that with more state than memory every look-up reads megabytes, and fifty times slower. Filters
-            # and indexes stay outside this way, in addition to what is given here.
+            # file, so that with more state than memory every look-up reads a whole filter. Filters and indexes stay
+            # outside this way, in addition to what is given here.
             each = max(1, (memory_bytes >> 20) // (4 * stores))
             return {
                 f"{STATE_STORE}.rocksdb.blockCacheSizeMB": str(2 * each),
