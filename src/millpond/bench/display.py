@@ -41,7 +41,7 @@ class Display:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("preparing", total=None)
-        self._runs = self._batches = self._finished = 0
+        self._runs = self._batches = self._filling = self._finished = 0
         self._began: tuple[float, int] | None = None
         self._said_quarters = 0
         self._what = "batches"
@@ -59,10 +59,11 @@ class Display:
         self._console.print("preparing the data")
 
     def prepared(self, runs: int, prepared: Prepared) -> None:
-        self._runs, self._batches = runs, len(prepared.batches)
+        self._runs, self._batches, self._filling = runs, len(prepared.batches), prepared.filling_batches
         rows = sum(batch.rows for batch in prepared.batches)
         self._what = "files of live traffic" if prepared.live else "batches"
-        self._console.print(f"{rows:,} rows in {self._batches} {self._what}")
+        first = f", the first {self._filling} of which fill the state" if self._filling else ""
+        self._console.print(f"{rows:,} rows in {self._batches} {self._what}{first}")
         self._progress.update(self._task, total=runs * self._batches)
 
     def started(self, engine: str) -> None:
@@ -107,7 +108,7 @@ class Display:
         if outcome.probes:
             self._console.print(f"  {run.engine}: {len(outcome.probes)} rates tried")
             return
-        times = sorted(batch.ms for batch in outcome.batches)
+        times = sorted(batch.ms for batch in outcome.batches[self._filling :])
         middle = times[len(times) // 2]
         used = f"CPU {run.measured.cpu_s:.0f} s, peak {run.measured.peak_memory_bytes / (1 << 20):,.0f} MiB"
         self._console.print(f"  {run.engine}: {middle:,.1f} ms a batch, {used}")
