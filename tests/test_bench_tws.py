@@ -24,6 +24,10 @@ def test_what_is_not_written_with_it_is_said_to_be_not_supported(workload: Keyed
 
 def test_it_has_the_store_and_the_memory_of_the_tuned_peer() -> None:
     workload = Keyed(rows=10, keys=2, batch_rows=10)
-    tws, peer = (engine_settings(engine, workload, 64 << 20) for engine in ("spark-tws", "spark-rocksdb"))
+    tws, peer = (
+        engine_settings(engine, workload, 64 << 20, partitions=4) for engine in ("spark-tws", "spark-rocksdb")
+    )
     assert tws == peer
-    assert any(name.endswith("maxMemoryUsageMB") for name in tws)
+    sizes = {name.rpartition(".")[2]: int(value) for name, value in tws.items() if value.isdigit()}
+    in_each = sizes["blockCacheSizeMB"] + sizes["maxWriteBufferNumber"] * sizes["writeBufferSizeMB"]
+    assert 4 * in_each == 64

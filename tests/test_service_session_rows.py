@@ -118,7 +118,8 @@ def test_what_closes_next_is_read_ahead_and_counted(tmp_path: Path, ratio: float
     # 1,000 sessions close with every batch from the third on, each with all its rows in files.
     assert stats.gets == 8_000
     assert stats.read_ahead_hits + stats.memory_hits > 0.5 * stats.gets
-    assert stats.read_ahead_evicted > 0
+    # Only the larger share reaches those that go on and on.
+    assert (stats.read_ahead_evicted > 0) == (ratio == 1.0)
     assert stats.read_bytes >= stats.taken_bytes > 0
     with Driver(tmp_path / "without", spec=session_rows(), mode="append", read_batch_ratio=0) as driver:
         stats = _run_many(driver, 10)

@@ -73,3 +73,11 @@ def test_a_pane_expires_with_the_last_window_that_holds_it(
         _pane_at(panes, time) for time in times if max(_windows_at(panes, time)) + panes.size_us <= watermark
     }
     assert expired_slices(panes, live, watermark) == sorted(expected)
+
+
+def test_windows_are_looked_at_only_where_rows_are_and_only_if_they_are_due() -> None:
+    a_day, a_year = 86_400_000_000, 365 * 86_400_000_000
+    panes = Panes(0, a_day, 1_000_000, 0, Column("window", "struct"))
+    # A year in which nothing happened, and a day of panes of which nothing is due: each would take minutes.
+    assert len(due_windows(panes, [0, 50 * a_year], 0, 25 * a_year)) == 86_400
+    assert due_windows(panes, range(0, a_day, 1_000_000), 0, 1) == []

@@ -33,15 +33,18 @@ def windows_of_slice(panes: Panes, slice_start: int) -> list[int]:
 
 def due_windows(panes: Panes, live_slices: Iterable[int], after_us: int, watermark_us: int) -> list[int]:
     """The starts of the windows that end after `after_us` and not after the watermark and have a live pane."""
-    live = set(live_slices)
-    if not live:
-        return []
-    # Windows that nothing made due are not looked at, however many there are over a pane.
-    first = max(after_us + 1, min(live) + 1) - panes.size_us
-    first += (panes.offset_us - first) % panes.slide_us
-    last = min(watermark_us - panes.size_us, max(live))
-    starts = range(first, last + 1, panes.slide_us)
-    return [start for start in starts if not live.isdisjoint(pane_slices(panes, start))]
+    last_due, past = _last_window(panes, watermark_us - panes.size_us), after_us - panes.size_us
+    # Of the windows over a pane only those that are due are looked at, however many wait.
+    due = {
+        start
+        for slice_start in live_slices
+        for start in range(
+            min(last_due, _last_window(panes, slice_start)),
+            max(past, slice_start - panes.size_us),
+            -panes.slide_us,
+        )
+    }
+    return sorted(due)
 
 
 def expired_slices(panes: Panes, live_slices: Iterable[int], watermark_us: int) -> list[int]:
