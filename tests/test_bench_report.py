@@ -48,6 +48,7 @@ def test_batches_that_fill_the_state_are_not_in_the_figures() -> None:
     plan = Plan(workload=WORKLOAD, engines=("millpond",), repeat=1, warmup_batches=1, time_limit_s=60)
     found = report.run_entry(Comparison(plan, 4, {}, (run,), None, filling_batches=2))
     assert engines(found)["millpond"]["batch_ms"]["max"] == 3
+    assert engines(found)["millpond"]["trace_ms"] == [9, 1, 2, 3]
     assert found["params"]["filling_batches"] == 2
 
 

@@ -103,9 +103,9 @@ def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[st
                 "error": "no batch was measured: the traffic ends before the warm-up does; more --seconds"
             }
         speed = live_figures(traces, counting)
-    last = runs[-1]
+    last, filling = runs[-1], measured.start - plan.warmup_batches
     return speed | {
-        "trace_ms": [batch.ms for batch in runs[-1].measured.outcome.batches],
+        "trace_ms": [batch.ms for batch in last.measured.outcome.batches[filling:]],
         "phases_ms": medians([batch.phases_ms for batch in batches]),
         **_splits(batches),
         "state_rows": last.measured.outcome.state_rows,
