@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES", "Generator", "Reading", "register"]
 
 EVENTS_AT_A_TIME = 32_768
-"""Small enough that a batch is still in the processor's cache when it is sent."""
+"""Fewer rows a batch cost Spark more for each; more of them gain nothing."""
 
 
 class Generator(Protocol):
