@@ -36,31 +36,29 @@ def prepare_rehearsal(data: Path, workload: StreamingWorkload, batches: int, tar
     prepared = load(data)
     first = prepared.filling_batches
     kept = prepared.batches[first : first + batches]
-    if workload.traffic is not None:
+    live = workload.traffic is not None
+    if live:
         # Each file is small already.
         cuts = [1] * len(kept)
     else:
         pieces = max(1, min(PIECES, max(batch.rows for batch in kept) // LEAST_ROWS))
         whole = -(-len(kept) // 2)
         cuts = [pieces] * (len(kept) - whole) + [1] * whole
-    for stream in workload.streams:
+    files = {stream: sorted(stream_directory(data, stream).iterdir()) for stream in workload.streams}
+    for stream in files:
         stream_directory(target, stream).mkdir(parents=True)
-    whole_outputs = workload.traffic is not None
     if has_outputs(data):
-        (target / OUTPUT).symlink_to(data / OUTPUT) if whole_outputs else (target / OUTPUT).mkdir()
+        (target / OUTPUT).symlink_to(data / OUTPUT) if live else (target / OUTPUT).mkdir()
     written: list[Batch] = []
     for number, (batch, pieces) in enumerate(zip(kept, cuts, strict=True), first):
-        files = {
-            stream: sorted(stream_directory(data, stream).iterdir())[number] for stream in workload.streams
-        }
-        tables = {stream: pq.read_table(path) for stream, path in files.items()}
+        tables = {stream: pq.read_table(paths[number]) for stream, paths in files.items()}
         for piece in range(pieces):
             rows = 0
             for stream, table in tables.items():
                 start, end = _share(table.num_rows, piece, pieces)
                 write_batch(stream_directory(target, stream), len(written), table.slice(start, end - start))
                 rows += end - start
-            if has_outputs(data) and not whole_outputs:
+            if has_outputs(data) and not live:
                 output_path(target, len(written)).symlink_to(output_path(data, number))
             start, end = _share(batch.output_rows, piece, pieces)
             written.append(Batch(rows, end - start))

@@ -322,12 +322,17 @@ class Catalyst:
         """Rows with the same keys are in one task, by a hash that Spark does not know. Of a plain hash partitioning
         Spark would believe that it can bring other rows to the same tasks; one that was coalesced it only takes for
         what it is. The number of partitions before that is one that no shuffle has, so that none is taken for it."""
+        if tasks not in self._boundaries:
+            ends = [*range(1, tasks), tasks + _NO_SHUFFLE]
+            made = [self._boundary(start, end) for start, end in enumerate(ends)]
+            self._boundaries[tasks] = self.seq(made)
         before = self._hash_partitioning(keys, tasks + _NO_SHUFFLE)
-        ends = [*range(1, tasks), tasks + _NO_SHUFFLE]
-        starts = range(tasks)
-        return self._coalesced_partitioning(
-            before, self.seq(self._boundary(start, end) for start, end in zip(starts, ends, strict=True))
-        )
+        return self._coalesced_partitioning(before, self._boundaries[tasks])
+
+    @cached_property
+    def _boundaries(self) -> dict[int, JavaObject]:
+        """By number of tasks: batches ask for the same few again and again."""
+        return {}
 
     @cached_property
     def _hash_partitioning(self) -> Any:

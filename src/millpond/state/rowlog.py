@@ -214,7 +214,7 @@ class RowLogShard(OneStoreShard):
         return Rest()
 
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
-        """Rows are never merged, only moved out of packs that hold little else: several runs become one."""
+        """Rows are never merged, only moved out of packs that hold little else."""
         chunks = self._logs[slice_][first : first + count]
 
         def merge(writer: PackWriter) -> tuple[int, int, int]:

@@ -17,7 +17,6 @@ from millpond.workloads.readwrite import ReadWrite
 from millpond.workloads.ysb import Ysb
 
 __all__ = [
-    "FILLING_ROWS",
     "STREAMS",
     "Shape",
     "Size",
@@ -45,7 +44,7 @@ STREAMS = {
 
 EVENTS_PER_SECOND = 100_000
 """Event time in runs at full speed: a batch of half a million events is five seconds long."""
-FILLING_ROWS = 2_000_000
+_FILLING_ROWS = 2_000_000
 """Of a batch that fills the state."""
 _PEOPLE = 40_000_000
 """What makes a gigabyte of the smallest state, a count for each."""
@@ -167,8 +166,8 @@ def filling(
     else:
         assert isinstance(generator, ReadWrite)
         first, end = 0, generator.ids
-    for start in range(first, end, FILLING_ROWS):
-        keys = pa.array(range(start, min(start + FILLING_ROWS, end)), pa.int64())
+    for start in range(first, end, _FILLING_ROWS):
+        keys = pa.array(range(start, min(start + _FILLING_ROWS, end)), pa.int64())
         if columns == (column,):
             yield pa.table({column: keys})
             continue
