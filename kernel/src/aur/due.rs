@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use hashbrown::HashTable;
 
 use crate::aur::ahead::Piece;
 use crate::aur::layout::Ending;
 use crate::aur::log::Range;
 use crate::aur::log_format::take as take_number;
-use crate::aur::sessions::{NONE, State};
+use crate::aur::sessions::{NONE, Sessions};
 use crate::aur::store::RowStore;
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
@@ -133,6 +134,7 @@ impl RowStore {
     ) -> Result<()> {
         self.counters.scans += 1;
         let sessions = &self.sessions;
+        let due = table_of(sessions, &self.taken);
         let mut found = 0;
         for (number, run) in self
             .committed
@@ -146,14 +148,15 @@ impl RowStore {
                 if run.is_gone(place) {
                     return Ok(());
                 }
-                let Some(slot) = sessions.find(hash_key(key), key, entry.first) else {
-                    run.note_gone(place);
+                let hash = hash_key(key);
+                let is_meant = |slot: &u32| sessions.is_of(*slot, key, entry.first);
+                let Some(slot) = due.find(hash, is_meant) else {
+                    if sessions.find(hash, key, entry.first).is_none() {
+                        run.note_gone(place);
+                    }
                     return Ok(());
                 };
-                let session = sessions.get(slot);
-                if session.state != State::Taken {
-                    return Ok(());
-                }
+                let session = sessions.get(*slot);
                 run.dying.push(place);
                 if wanted[session.mark as usize] {
                     found += 1;
@@ -187,6 +190,16 @@ impl RowStore {
         }
         Ok(())
     }
+}
+
+/// A table of the given sessions alone: looking for them costs the same however many others wait.
+fn table_of(sessions: &Sessions, slots: &[u32]) -> HashTable<u32> {
+    let mut table = HashTable::with_capacity(slots.len());
+    let hash = |slot: &u32| hash_key(sessions.key(*slot));
+    for slot in slots {
+        table.insert_unique(hash(slot), *slot, hash);
+    }
+    table
 }
 
 impl Take {

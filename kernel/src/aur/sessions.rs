@@ -53,6 +53,13 @@ pub struct Session {
     pub state: State,
 }
 
+impl Session {
+    #[inline]
+    fn holds(&self, time: i64) -> bool {
+        self.start <= time && time <= self.last
+    }
+}
+
 enum Keys {
     Fixed { width: usize, bytes: Vec<u8> },
     Variable { keys: Vec<Box<[u8]>>, bytes: usize },
@@ -261,13 +268,18 @@ impl Sessions {
     pub fn find(&self, hash: u64, key: &[u8], time: i64) -> Option<u32> {
         let mut slot = self.first_of(hash, key)?;
         while slot != NONE {
-            let session = self.get(slot);
-            if session.start <= time && time <= session.last {
+            if self.get(slot).holds(time) {
                 return Some(slot);
             }
-            slot = session.next;
+            slot = self.get(slot).next;
         }
         None
+    }
+
+    /// Whether it is the session of the key that holds the time.
+    #[inline]
+    pub fn is_of(&self, slot: u32, key: &[u8], time: i64) -> bool {
+        self.get(slot).holds(time) && self.keys.get(slot) == key
     }
 
     /// Puts a row's time into the key's session that it touches, or into a new one. Sessions that it joins are
@@ -288,7 +300,7 @@ impl Sessions {
             return slot;
         }
         let session = self.get_mut(slot);
-        if session.start <= time && time <= session.last {
+        if session.holds(time) {
             return slot;
         }
         session.start = session.start.min(time);

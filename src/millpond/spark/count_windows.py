@@ -18,7 +18,7 @@ from millpond.hints import Hint, marked
 from millpond.semantics.operator import CountWindows
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject
-from millpond.spark.operators import Inputs, Slot, count_time, number_slot
+from millpond.spark.operators import Inputs, count_time, number_slot
 from millpond.spark.own_windows import OwnWindow
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
 from millpond.spark.windows import COUNT_WINDOW, WATERMARK_DELAY, CountForm
@@ -63,7 +63,7 @@ class CountRowsDraft(UnalignedRowsDraft):
         super().__init__(catalyst, rows, form.window, bounds=None)
         self._form = form
 
-    def _window_slots(self) -> tuple[list[Slot], JavaObject]:
+    def _window_slots(self) -> tuple[list[JavaObject], JavaObject]:
         slot, window = number_slot(self._catalyst, self._window)
         return [slot], window
 

@@ -23,7 +23,7 @@ from millpond.semantics.operator import CountWindows, KeyedTime, ObservedRowsSpe
 from millpond.spark.arrow_functions import arrow_function, name_of, times_like
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject
-from millpond.spark.operators import Inputs, Slot, time_of
+from millpond.spark.operators import Inputs, time_of
 from millpond.spark.own_windows import OwnWindow
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
 from millpond.spark.windows import CUSTOM_WINDOW, WATERMARK_DELAY, watermarked_key
@@ -125,7 +125,7 @@ class CustomRowsDraft(UnalignedRowsDraft):
     def __init__(self, catalyst: Catalyst, rows: GroupedRows) -> None:
         super().__init__(catalyst, rows, None, bounds=watermarked_key(rows.keys))
 
-    def _window_slots(self) -> tuple[list[Slot], JavaObject | None]:
+    def _window_slots(self) -> tuple[list[JavaObject], JavaObject | None]:
         return [], None
 
     def _time(self, name: str, inputs: Inputs, keys: list[JavaObject]) -> KeyedTime:  # noqa: ARG002

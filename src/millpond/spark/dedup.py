@@ -9,7 +9,7 @@ from __future__ import annotations
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import Column, DedupSpec, Forgetting, KeyedTime
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
-from millpond.spark.operators import Inputs, Operator, Slot, check_key, python_type, type_text
+from millpond.spark.operators import Inputs, Operator, check_key, python_type, type_text
 from millpond.spark.schemas import ArrowSettings, arrow_schema, struct_of
 from millpond.spark.windows import expiry_of, watermark_delay_us, watermarked_key
 
@@ -74,7 +74,7 @@ class DedupDraft:
             spec=spec,
             emitted=emitted,
             inputs=(self._catalyst.seq(self._catalyst.alias(e, input_name) for e, input_name in aliases),),
-            slots=tuple(Slot(attribute, not attribute.nullable()) for attribute in self._rows),
+            slots=tuple(self._rows),
             window=None,
             results=self._catalyst.seq(self._rows),
         )

@@ -26,7 +26,6 @@ from millpond.spark.operators import (
     AggregateDraft,
     Form,
     Operator,
-    Slot,
     aggregate_expressions,
     emitted_columns,
     numbered,
@@ -107,7 +106,7 @@ class _Builder(AggregateBuilder):
         super().__init__(catalyst, aggregate, name, arrow)
         self._purpose = purpose
         self._gathered: list[Gathered] = []
-        self._value_slots: list[Slot] = []
+        self._value_slots: list[JavaObject] = []
 
     def _value_of(self, expression: JavaObject) -> JavaObject:
         argument = expression.aggregateFunction().child()
@@ -118,8 +117,8 @@ class _Builder(AggregateBuilder):
             name = f"a{len(self._gathered)}"
             attribute = self._catalyst.attribute(name, expression.dataType(), expression.nullable())
             self._gathered.append(gathered)
-            self._value_slots.append(Slot(attribute, not expression.nullable()))
-        return self._value_slots[self._gathered.index(gathered)].attribute
+            self._value_slots.append(attribute)
+        return self._value_slots[self._gathered.index(gathered)]
 
     def _finish(
         self,
@@ -132,11 +131,11 @@ class _Builder(AggregateBuilder):
         values = sorted({gathered.column for gathered in self._gathered} - set(range(len(keys))))
         kept = [*range(len(keys)), *values]
         slots, window = self._key_slots + self._value_slots, None
-        bounds: list[Slot] = []
+        bounds: list[JavaObject] = []
         if form is not None:
             slots, window = with_window(self._catalyst, slots, form.window)
             bounds = slots[-2:]
-        rows = [self._inputs.expressions[i] for i in kept] + [slot.attribute for slot in bounds]
+        rows = [*(self._inputs.expressions[i] for i in kept), *bounds]
         emitted, output_ipc = emitted_columns(slots, self._name, self._arrow)
         rows_schema = numbered(rows)
         gathering = Gathering(

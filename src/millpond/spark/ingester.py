@@ -163,11 +163,13 @@ class Ingester:
 
     def _through_driver(self, frame: DataFrame, order: IngestOrder, sure: bool) -> TaskReceipts | None:
         """None: the rows turned out to be many more than the driver should hold."""
-        if sure:
-            return ingest(order, _DRIVER, _DRIVER, frame.toArrow().to_batches())
         most = _MOST_TIMES * self._settings.local_ingest_rows
-        rows = frame.limit(most + 1).toArrow()
-        return None if rows.num_rows > most else ingest(order, _DRIVER, _DRIVER, rows.to_batches())
+        if not sure:
+            frame = self._plan.catalyst.limited_per_task(frame, most + 1)
+        batches = frame._collect_as_arrow()
+        if not sure and sum(batch.num_rows for batch in batches) > most:
+            return None
+        return ingest(order, _DRIVER, _DRIVER, batches)
 
     def _coalesced(self, frame: DataFrame, rows: int | None) -> DataFrame:
         """In as many tasks as the rows are worth."""

@@ -17,7 +17,7 @@ from millpond.errors import InvalidQuery
 from millpond.semantics.operator import Column, JoinKind, JoinSide, JoinSpec, JoinTime
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
 from millpond.spark.needed import Needed, id_of, ids_of
-from millpond.spark.operators import Inputs, Operator, Slot, check_key, emitted_columns, type_text
+from millpond.spark.operators import Inputs, Operator, check_key, emitted_columns, type_text
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.windows import expiry_of, watermark_delay_us, watermarked_key
 
@@ -161,8 +161,7 @@ class JoinDraft:
         built = [self._side(number, name, arrow) for number in (0, 1)]
         # Outer joins make columns nullable, so that these are taken from the join.
         kept = {id_of(attribute) for attributes in self._kept for attribute in attributes}
-        outputs = [attribute for attribute in items(self._join.output()) if id_of(attribute) in kept]
-        slots = [Slot(attribute, not attribute.nullable()) for attribute in outputs]
+        slots = [attribute for attribute in items(self._join.output()) if id_of(attribute) in kept]
         emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = JoinSpec(
             name=name,
@@ -181,7 +180,7 @@ class JoinDraft:
             inputs=(built[0][1], built[1][1]),
             slots=tuple(slots),
             window=None,
-            results=self._catalyst.seq(slot.attribute for slot in slots),
+            results=self._catalyst.seq(slots),
         )
 
     def _side(self, side: int, name: str, arrow: ArrowSettings) -> tuple[JoinSide, JavaObject]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from py4j.java_gateway import is_instance_of
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
@@ -151,10 +151,6 @@ class Catalyst:
         return self._expressions.Alias
 
     @cached_property
-    def _known_not_null(self) -> Any:
-        return self._expressions.KnownNotNull
-
-    @cached_property
     def _named_expression(self) -> JavaObject:
         return self._object("org.apache.spark.sql.catalyst.expressions.NamedExpression")
 
@@ -171,14 +167,14 @@ class Catalyst:
         return self._object("org.apache.spark.sql.types.BooleanType")
 
     def alias(self, child: JavaObject, name: str) -> JavaObject:
-        return self.exact_alias(child, name, self._named_expression.newExprId(), self.nil, self.some(None))
+        return self._exact_alias(child, name, self._named_expression.newExprId(), self.nil, self.some(None))
 
     def alias_as(self, child: JavaObject, attribute: JavaObject) -> JavaObject:
         """`child` in the place of `attribute`: same id, name, qualifier and metadata."""
         metadata = self.some(attribute.metadata())
-        return self.exact_alias(child, attribute.name(), attribute.exprId(), attribute.qualifier(), metadata)
+        return self._exact_alias(child, attribute.name(), attribute.exprId(), attribute.qualifier(), metadata)
 
-    def exact_alias(
+    def _exact_alias(
         self, child: JavaObject, name: str, expr_id: JavaObject, qualifier: JavaObject, metadata: JavaObject
     ) -> JavaObject:
         return self._alias(child, name, expr_id, qualifier, metadata, self.nil)
@@ -188,9 +184,6 @@ class Catalyst:
         return self._expressions.AttributeReference(
             name, data_type, nullable, self.no_metadata, self._named_expression.newExprId(), self.nil
         )
-
-    def known_not_null(self, child: JavaObject) -> JavaObject:
-        return self._known_not_null(child)
 
     def widened(self, child: JavaObject, data_type: JavaObject) -> JavaObject:
         """`child` cast to a type that holds all its values."""
@@ -277,11 +270,13 @@ class Catalyst:
         return plans.Aggregate(grouping, results, child, self.some(None))
 
     @cached_property
-    def _repartition(self) -> Any:
-        return self._class("org.apache.spark.sql.catalyst.plans.logical.Repartition")
+    def _local_limit(self) -> Any:
+        return self._class("org.apache.spark.sql.catalyst.plans.logical.LocalLimit")
 
-    def in_one_task(self, plan: JavaObject) -> JavaObject:
-        return self._repartition(1, False, plan)
+    def limited_per_task(self, frame: DataFrame, rows: int) -> ClassicDataFrame:
+        """At most so many rows of each task. A limit of all rows would bring them to one task first."""
+        plan = self._local_limit(self.literal(rows), frame._jdf.queryExecution().analyzed())
+        return self.frame(plan, frame.sparkSession)
 
     def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
         """In the session whose plans are cut."""
@@ -318,6 +313,14 @@ class Catalyst:
     def _logical_rdd(self) -> Any:
         return self._class("org.apache.spark.sql.execution.LogicalRDD")
 
+    @cached_property
+    def _one_task(self) -> JavaObject:
+        return self._object(f"{_PARTITIONING}.SinglePartition")
+
+    @cached_property
+    def _anywhere(self) -> Any:
+        return self._class(f"{_PARTITIONING}.UnknownPartitioning")
+
     def _clustering(self, keys: JavaObject, tasks: int) -> JavaObject:
         """Rows with the same keys are in one task, by a hash that Spark does not know. Of a plain hash partitioning
         Spark would believe that it can bring other rows to the same tasks; one that was coalesced it only takes for
@@ -346,17 +349,31 @@ class Catalyst:
     def _boundary(self) -> Any:
         return self._class(f"{_PARTITIONING}.CoalescedBoundary")
 
-    def clustered(
-        self, rdd: JavaObject, output: JavaObject, keys: JavaObject, session: SparkSession
+    def leaf(self, frame: DataFrame, output: JavaObject, together: JavaObject | None = None) -> JavaObject:
+        """A plan's leaf over the rows of a frame, under other names. `together`: rows with the same values of these
+        columns lie in one task already, so that grouping by them stays within each task and needs no shuffle.
+        `output` and `together`: Scala sequences of attributes."""
+        rdd = _rows_of(frame)
+        tasks = rdd.getNumPartitions()
+        if tasks == 1:
+            places = self._one_task
+        else:
+            places = self._anywhere(tasks) if together is None else self._clustering(together, tasks)
+        return self._leaf(rdd, output, places, frame.sparkSession)
+
+    def leaf_per_task(self, frame: DataFrame, output: JavaObject) -> JavaObject:
+        """A leaf of which Spark believes that it is one task, whatever it is: what is above it gives the result of
+        each task's rows."""
+        return self._leaf(_rows_of(frame), output, self._one_task, frame.sparkSession)
+
+    def _leaf(
+        self, rdd: JavaObject, output: JavaObject, places: JavaObject, session: SparkSession
     ) -> JavaObject:
-        """A plan's leaf over rows, with Spark told that those with the same keys lie together already: grouping by
-        the keys stays within each task and needs no shuffle. Where that is not true of the rows, it gives partial
-        results. `output` and `keys`: Scala sequences of attributes."""
         nothing = self.some(None)
         return self._logical_rdd(
             output,
             rdd,
-            self._clustering(keys, rdd.getNumPartitions()),
+            places,
             self.nil,
             False,
             nothing,
@@ -490,6 +507,13 @@ class Catalyst:
         return self._object("org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate").apply(
             plan
         )
+
+
+def _rows_of(frame: DataFrame) -> JavaObject:
+    """Those that a frame stands for may be there without being planned again."""
+    planned = frame._jdf.queryExecution()
+    analyzed = planned.analyzed()
+    return analyzed.rdd() if kind(analyzed) == "LogicalRDD" else planned.toRdd()
 
 
 def _holds(expression: JavaObject, name: str) -> bool:

@@ -50,7 +50,6 @@ __all__ = [
     "Form",
     "Inputs",
     "Operator",
-    "Slot",
     "aggregate_expressions",
     "check_key",
     "count_time",
@@ -67,26 +66,18 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Slot:
-    """An attribute of the plan above that is filled from one emitted column."""
-
-    attribute: JavaObject
-    not_null: bool
-
-
-@dataclass(frozen=True)
 class Operator:
     spec: OperatorSpec
     emitted: StructType
     inputs: tuple[JavaObject, ...]
     """For each input its columns over the plan that gives its rows, as a Scala sequence."""
-    slots: tuple[Slot, ...]
-    """One for each emitted column."""
+    slots: tuple[JavaObject, ...]
+    """The attributes of the plan above that the emitted columns fill, one each."""
     window: JavaObject | None
     """The columns that also hold the window column, where it is made from what is emitted: start and end of panes and
     sessions, the number of count windows."""
     results: JavaObject | None
-    """The result columns over the slots' attributes, as a Scala sequence; None: the slots' attributes themselves."""
+    """The result columns over the slots, as a Scala sequence; None: the slots themselves."""
     clustered_by: tuple[int, ...] = ()
     """Positions of the slots by which rows that belong together are emitted by one shard."""
     gathering: Gathering | None = None
@@ -179,10 +170,12 @@ class Inputs:
         return _schema_bytes(read, operator=operator, meanings=self.meanings, settings=arrow)
 
 
-def emitted_columns(slots: Sequence[Slot], operator: str, arrow: ArrowSettings) -> tuple[StructType, bytes]:
+def emitted_columns(
+    slots: Sequence[JavaObject], operator: str, arrow: ArrowSettings
+) -> tuple[StructType, bytes]:
     """The columns that fill the slots, by their numbers, and their Arrow schema."""
-    emitted = numbered([slot.attribute for slot in slots])
-    meanings = [str(slot.attribute.name()) for slot in slots]
+    emitted = numbered(slots)
+    meanings = [str(slot.name()) for slot in slots]
     return emitted, _schema_bytes(emitted, operator=operator, meanings=meanings, settings=arrow)
 
 
@@ -216,7 +209,7 @@ class _Buffers:
         self._catalyst = catalyst
         self._known: dict[tuple[AggregateOp, tuple[int, ...], int | None, Top | None], list[JavaObject]] = {}
         self.aggregates: list[Aggregate] = []
-        self.slots: list[Slot] = []
+        self.slots: list[JavaObject] = []
 
     def attributes(self, wanted: Aggregate, types: list[JavaObject]) -> list[JavaObject]:
         identity = (wanted.op, wanted.inputs, wanted.filter, wanted.top)
@@ -228,7 +221,7 @@ class _Buffers:
                     i == 1 and wanted.op not in ("min_by", "max_by")
                 )
                 attribute = self._catalyst.attribute(f"a{number}_{i}", data_type, not not_null)
-                self.slots.append(Slot(attribute, not_null))
+                self.slots.append(attribute)
                 made.append(attribute)
             self.aggregates.append(wanted)
             self._known[identity] = made
@@ -247,7 +240,7 @@ class AggregateBuilder:
         self._grouping = items(aggregate.groupingExpressions())
         self._inputs = Inputs()
         self._buffers = _Buffers(catalyst)
-        self._key_slots: list[Slot] = []
+        self._key_slots: list[JavaObject] = []
         self._group_values: list[tuple[JavaObject, JavaObject]] = []
         """Grouping expressions that are no attributes, and the attributes that hold them above."""
 
@@ -290,14 +283,12 @@ class AggregateBuilder:
             key_name = str(key.name()) if is_attribute else plain_sql(key)
             self._inputs.append(self._catalyst.normalized_key(key), f"the key {key_name}")
             columns.append(Column(key_name, type_text(key)))
-            if is_attribute and not any(
-                slot.attribute.exprId().equals(key.exprId()) for slot in self._key_slots
-            ):
+            if is_attribute and not any(slot.exprId().equals(key.exprId()) for slot in self._key_slots):
                 attribute = key
             else:
                 attribute = self._catalyst.attribute(key_name, key.dataType(), key.nullable())
                 self._group_values.append((key, attribute))
-            self._key_slots.append(Slot(attribute, not key.nullable()))
+            self._key_slots.append(attribute)
         return columns
 
     def _result(self, expression: JavaObject) -> JavaObject:
@@ -395,7 +386,7 @@ class AggregateBuilder:
         window = None
         if isinstance(form, CountForm):
             number, made = number_slot(self._catalyst, form.window)
-            window = self._catalyst.seq([*(slot.attribute for slot in slots), made])
+            window = self._catalyst.seq([*slots, made])
             slots.insert(len(keys), number)
         elif form is not None:
             slots, window = with_window(self._catalyst, slots, form.window)
@@ -403,10 +394,8 @@ class AggregateBuilder:
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
         read = struct_of(list(zip(input_names, map(python_type, self._inputs.expressions), strict=True)))
-        emitted_names = names + [str(slot.attribute.name()) for slot in slots[len(keys) :]]
-        emitted = struct_of(
-            list(zip(emitted_names, (python_type(slot.attribute) for slot in slots), strict=True))
-        )
+        emitted_names = names + [str(slot.name()) for slot in slots[len(keys) :]]
+        emitted = struct_of(list(zip(emitted_names, (python_type(slot) for slot in slots), strict=True)))
         spec = AggregateSpec(
             name=self._name,
             keys=tuple(keys),
@@ -453,25 +442,27 @@ def count_time(form: CountForm) -> CountWindows:
     return CountWindows(form.rows, Column(str(form.window.name()), type_text(form.window)))
 
 
-def number_slot(catalyst: Catalyst, window: JavaObject) -> tuple[Slot, JavaObject]:
+def number_slot(catalyst: Catalyst, window: JavaObject) -> tuple[JavaObject, JavaObject]:
     """What the number of a count window fills, and the window column made of it."""
     number = catalyst.attribute("window_number", catalyst.long_type, False)
-    return Slot(number, True), catalyst.alias_as(catalyst.struct_of([("number", number)]), window)
+    return number, catalyst.alias_as(catalyst.struct_of([("number", number)]), window)
 
 
-def with_window(catalyst: Catalyst, slots: list[Slot], window: JavaObject) -> tuple[list[Slot], JavaObject]:
+def with_window(
+    catalyst: Catalyst, slots: list[JavaObject], window: JavaObject
+) -> tuple[list[JavaObject], JavaObject]:
     """The slots with the window's start and end, and all columns with the window column made from them."""
     bounds, made = window_bounds(catalyst, window)
-    columns: Iterable[JavaObject] = [*(slot.attribute for slot in slots), made]
+    columns: Iterable[JavaObject] = [*slots, made]
     return [*slots, *bounds], catalyst.seq(columns)
 
 
-def window_bounds(catalyst: Catalyst, window: JavaObject) -> tuple[list[Slot], JavaObject]:
+def window_bounds(catalyst: Catalyst, window: JavaObject) -> tuple[list[JavaObject], JavaObject]:
     """What the window's start and end fill, and the window column made of them."""
     start_type = window.dataType().fields()[0].dataType()
     start, end = (catalyst.attribute(name, start_type, True) for name in ("window_start", "window_end"))
     struct = catalyst.struct_of([("start", start), ("end", end)])
-    return [Slot(start, False), Slot(end, False)], catalyst.alias_as(struct, window)
+    return [start, end], catalyst.alias_as(struct, window)
 
 
 def aggregate_expressions(expression: JavaObject) -> list[JavaObject]:

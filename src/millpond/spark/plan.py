@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructType
 
-from millpond.errors import InternalError, InvalidQuery
+from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.semantics.precombine import Precombined, precombined
 from millpond.semantics.times import OperatorTimes, Watermarks, operator_times
 from millpond.spark.carrier import Carrier, carry
 from millpond.spark.drafts import Draft
 from millpond.spark.gathering import Gathering
-from millpond.spark.jvm import Catalyst, JavaObject, items
+from millpond.spark.jvm import Catalyst, JavaObject
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Part, Whole, filled, leaves
 from millpond.spark.schemas import ArrowSettings
@@ -179,76 +179,25 @@ class CutPlan:
 class _Emission:
     """How emitted rows become what stands in the plan above an operator."""
 
-    operator: str
-    slots: tuple[_FilledSlot, ...]
+    slots: JavaObject
+    """The attributes that they fill, as a Scala sequence."""
     window: JavaObject | None
     results: JavaObject | None
-    attributes: JavaObject
-    """The slots' attributes as a Scala sequence."""
     clustered_by: JavaObject | None
-    """Those of them that say which rows belong together."""
-    passes_on: bool
-    """Rows that belong together are for a node above that brings them together."""
+    """The slots that say which rows belong together."""
 
     @staticmethod
     def of(catalyst: Catalyst, operator: Operator) -> _Emission:
-        attributes = [slot.attribute for slot in operator.slots]
-        together = [attributes[position] for position in operator.clustered_by]
+        together = [operator.slots[position] for position in operator.clustered_by]
         return _Emission(
-            operator=operator.spec.name,
-            slots=tuple(_FilledSlot.of(catalyst, slot.attribute, slot.not_null) for slot in operator.slots),
+            slots=catalyst.seq(operator.slots),
             window=operator.window,
             results=operator.results,
-            attributes=catalyst.seq(attributes),
             clustered_by=catalyst.seq(together) if together else None,
-            passes_on=operator.results is None,
         )
 
     def over_rows(self, catalyst: Catalyst, emitted: DataFrame, *, spread: bool) -> JavaObject:
-        if spread and self.clustered_by is not None:
-            rdd = emitted._jdf.queryExecution().toRdd()
-            plan = catalyst.clustered(rdd, self.attributes, self.clustered_by, emitted.sparkSession)
-        else:
-            plan = self._renamed(catalyst, emitted._jdf.queryExecution().analyzed())
-            if not spread and self.passes_on:
-                # Few rows: in one task they are together without a shuffle.
-                plan = catalyst.in_one_task(plan)
+        plan = catalyst.leaf(emitted, self.slots, self.clustered_by if spread else None)
         if self.window is not None:
             plan = catalyst.project(self.window, plan)
         return plan if self.results is None else catalyst.project(self.results, plan)
-
-    def _renamed(self, catalyst: Catalyst, rows: JavaObject) -> JavaObject:
-        columns = items(rows.output())
-        if len(columns) != len(self.slots):
-            raise InternalError(
-                f"{self.operator} emits {len(self.slots)} columns, the rows given for it have {len(columns)}"
-            )
-        filled_slots = [
-            slot.filled(catalyst, column) for slot, column in zip(self.slots, columns, strict=True)
-        ]
-        return catalyst.project(catalyst.seq(filled_slots), rows)
-
-
-@dataclass(frozen=True)
-class _FilledSlot:
-    """A slot's attribute taken apart once, so that a batch asks the gateway for the alias alone."""
-
-    name: str
-    expr_id: JavaObject
-    qualifier: JavaObject
-    metadata: JavaObject
-    not_null: bool
-
-    @staticmethod
-    def of(catalyst: Catalyst, attribute: JavaObject, not_null: bool) -> _FilledSlot:
-        return _FilledSlot(
-            attribute.name(),
-            attribute.exprId(),
-            attribute.qualifier(),
-            catalyst.some(attribute.metadata()),
-            not_null,
-        )
-
-    def filled(self, catalyst: Catalyst, column: JavaObject) -> JavaObject:
-        child = catalyst.known_not_null(column) if self.not_null and column.nullable() else column
-        return catalyst.exact_alias(child, self.name, self.expr_id, self.qualifier, self.metadata)

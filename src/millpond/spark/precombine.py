@@ -7,14 +7,15 @@ from pyspark.sql import functions as F
 
 from millpond.semantics.operator import Panes
 from millpond.semantics.precombine import Partial, Precombined
-from millpond.spark.jvm import Catalyst, JavaObject, items
+from millpond.spark.jvm import Catalyst, JavaObject
 
 __all__ = ["PrecombineSwitch", "Precombiner"]
 
 _BEGIN_BELOW = 0.33
 """Groups for each row: Spark's own hash table then costs less than handing the rows over."""
 _END_ABOVE = 0.5
-_LEAST_ROWS = 50_000
+_LEAST_ROWS = 20_000
+"""Fewer go through the driver as they are."""
 
 
 class PrecombineSwitch:
@@ -43,33 +44,35 @@ class Precombiner:
     def __init__(self, catalyst: Catalyst, form: Precombined) -> None:
         self._catalyst = catalyst
         self.form = form
-        self._aggregate: tuple[JavaObject, JavaObject, JavaObject] | None = None
-        """The plan, and of the rows below it all columns and those that are grouped by."""
+        self._columns: JavaObject = None
+        """Of the rows, as a Scala sequence."""
+        self._above: list[JavaObject] = []
+        """The plan's nodes over the rows, bottom up."""
 
     def combined(self, frame: DataFrame) -> DataFrame:
         """One row per group and task of the operator's input rows, as `form.spec` reads them."""
-        if self.form.time is not None:
-            time = _representative(F.col(frame.columns[self.form.time]), self.form)
-            frame = frame.withColumn("time", time)
-        rdd = frame._jdf.queryExecution().toRdd()
-        if self._aggregate is None:
-            self._aggregate = self._built(frame, rdd)
-        plan, output, keys = self._aggregate
-        leaf = self._catalyst.clustered(rdd, output, keys, frame.sparkSession)
-        return self._catalyst.frame(plan.withNewChildren(self._catalyst.seq([leaf])), frame.sparkSession)
+        if not self._above:
+            self._build(frame)
+        plan = self._catalyst.leaf_per_task(frame, self._columns)
+        for node in self._above:
+            plan = node.withNewChildren(self._catalyst.seq([plan]))
+        return self._catalyst.frame(plan, frame.sparkSession)
 
-    def _built(self, frame: DataFrame, rdd: JavaObject) -> tuple[JavaObject, JavaObject, JavaObject]:
-        names = frame.columns
+    def _build(self, frame: DataFrame) -> None:
+        self._columns = frame._jdf.queryExecution().analyzed().output()
+        leaf = self._catalyst.leaf_per_task(frame, self._columns)
+        rows: DataFrame = self._catalyst.frame(leaf, frame.sparkSession)
+        names = rows.columns
         grouped = names[: len(self.form.spec.keys)]
         if self.form.time is not None:
+            rows = rows.withColumn("time", _representative(F.col(names[self.form.time]), self.form))
             grouped = [*grouped, "time"]
-        output = frame._jdf.queryExecution().analyzed().output()
-        keys = self._catalyst.seq(column for column in items(output) if str(column.name()) in grouped)
-        leaf = self._catalyst.clustered(rdd, output, keys, frame.sparkSession)
         parts = [_partial(names, partial).alias(f"p{i}") for i, partial in enumerate(self.form.partials)]
-        rows = F.count(F.lit(1)).alias("rows")
-        combined = self._catalyst.frame(leaf, frame.sparkSession).groupBy(*grouped).agg(*parts, rows)
-        return combined._jdf.queryExecution().analyzed(), output, keys
+        combined = rows.groupBy(*grouped).agg(*parts, F.count(F.lit(1)).alias("rows"))
+        node = combined._jdf.queryExecution().analyzed()
+        while not node.children().isEmpty():
+            self._above.insert(0, node)
+            node = node.children().head()
 
 
 def _representative(time: Column, form: Precombined) -> Column:

@@ -7,7 +7,7 @@ from millpond.semantics.operator import Column, Sessions
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild
-from millpond.spark.operators import Inputs, Slot, aggregate_expressions, type_text, window_bounds
+from millpond.spark.operators import Inputs, aggregate_expressions, type_text, window_bounds
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
 from millpond.spark.windows import SessionForm, session_form, watermarked_key
 
@@ -63,7 +63,7 @@ class SessionRowsDraft(UnalignedRowsDraft):
         )
         return self._catalyst.aggregate(grouping, results, aggregate.child())
 
-    def _window_slots(self) -> tuple[list[Slot], JavaObject]:
+    def _window_slots(self) -> tuple[list[JavaObject], JavaObject]:
         return window_bounds(self._catalyst, self._unmarked)
 
     def _time(self, name: str, inputs: Inputs, keys: list[JavaObject]) -> Sessions:

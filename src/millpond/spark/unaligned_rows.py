@@ -23,7 +23,6 @@ from millpond.spark.jvm import Catalyst, JavaObject, items, plain_sql
 from millpond.spark.operators import (
     Inputs,
     Operator,
-    Slot,
     check_key,
     emitted_columns,
     positions_of,
@@ -72,7 +71,7 @@ class UnalignedRowsDraft(ABC):
         """When windows end; its columns become inputs. `keys`: those beside the window."""
 
     @abstractmethod
-    def _window_slots(self) -> tuple[list[Slot], JavaObject | None]:
+    def _window_slots(self) -> tuple[list[JavaObject], JavaObject | None]:
         """What is emitted behind the kept columns, and the window column made of it."""
 
     def _spec(
@@ -96,7 +95,7 @@ class UnalignedRowsDraft(ABC):
             next_read = inputs.append(self._catalyst.micros(self._next_read), "the time that next_read says")
         inputs.fill(self._catalyst)
         bounds, window = self._window_slots()
-        slots = [*(Slot(attribute, not attribute.nullable()) for attribute in self._kept), *bounds]
+        slots = [*self._kept, *bounds]
         emitted, output_ipc = emitted_columns(slots, name, arrow)
         spec = self._spec(
             name=name,

@@ -23,7 +23,6 @@ from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql
 from millpond.spark.operators import (
     Inputs,
     Operator,
-    Slot,
     check_key,
     emitted_columns,
     positions_of,
@@ -73,7 +72,7 @@ class WindowRowsDraft:
             inputs.position(self._catalyst.normalized_key(key), f"the key {plain_sql(key)}") for key in keys
         ]
         time = time_of(self._catalyst, inputs, self._timed_key, self._form)
-        slots = [Slot(attribute, not attribute.nullable()) for attribute in self._kept]
+        slots = list(self._kept)
         window = None
         if self._form is not None:
             slots, window = with_window(self._catalyst, slots, self._form.window)
