@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 import millpond as mp
 from millpond.spark.ingester import Ingester
+from millpond.spark.jvm import scala_object
+from millpond.spark.precombine import Precombiner
+from tests.streams import read_stream, write_batches
 
 ENDS = [5, 10, 15, 515, 520]
 """Where batches end: one is a hundred times as large as those around it, and the source does not say so."""
@@ -78,3 +82,40 @@ def test_a_burst_does_not_go_through_the_driver(
     assert counts == ENDS
     # The first batch has none before it to be judged by; after the burst the next one takes the tasks' way.
     assert went == [True, True, False]
+
+
+def test_spark_makes_no_new_code_for_later_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is new is compiled, and interpreted until it has run for long: most of what a small batch takes."""
+    combined: list[int] = []
+    combine = Precombiner.combined
+
+    def noted(self: Precombiner, frame: Any) -> Any:
+        combined.append(len(compiled))
+        return combine(self, frame)
+
+    monkeypatch.setattr(Precombiner, "combined", noted)
+    numbers = pa.table({"n": pa.array(range(25_000), pa.int64())})
+    write_batches(tmp_path / "in", [numbers] * 5)
+    metrics = scala_object(spark._jvm, "org.apache.spark.metrics.source.CodegenMetrics")
+    compiled: list[int] = []
+
+    def sink(rows: Any, _: int) -> None:
+        assert {row["count"] for row in rows.collect()} == {1_000 * (len(compiled) + 1)}
+        compiled.append(metrics.METRIC_COMPILATION_TIME().getCount())
+
+    query = (
+        mp.stream(read_stream(spark, tmp_path / "in", "n long"))
+        .selectExpr("n % 25 AS k")
+        .groupBy("k")
+        .count()
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(sink)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert combined == [1, 2, 3, 4]
+    assert compiled[2:] == [compiled[1]] * 3

@@ -34,6 +34,8 @@ JavaObject = Any
 
 _PARTITIONING = "org.apache.spark.sql.catalyst.plans.physical"
 _NO_SHUFFLE = 1_000_003
+_NUMBERS_WITHIN_A_TASK = (1 << 33) - 1
+"""Spark's numbers of rows hold the task above these bits."""
 _LOCAL_RELATIONS_BELOW = "spark.sql.execution.arrow.localRelationThreshold"
 _IDS = re.compile(r"#\d+L?")
 
@@ -269,13 +271,15 @@ class Catalyst:
         plans = self._class("org.apache.spark.sql.catalyst.plans.logical")
         return plans.Aggregate(grouping, results, child, self.some(None))
 
-    @cached_property
-    def _local_limit(self) -> Any:
-        return self._class("org.apache.spark.sql.catalyst.plans.logical.LocalLimit")
-
     def limited_per_task(self, frame: DataFrame, rows: int) -> ClassicDataFrame:
-        """At most so many rows of each task. A limit of all rows would bring them to one task first."""
-        plan = self._local_limit(self.literal(rows), frame._jdf.queryExecution().analyzed())
+        """At most so many rows of each task. Spark's own limit would bring them to one task first, and the code that
+        Spark makes for it is new each time, so that it would be compiled for each batch."""
+        expressions = self._expressions
+        in_task = expressions.BitwiseAnd(
+            expressions.MonotonicallyIncreasingID(), self.literal(_NUMBERS_WITHIN_A_TASK)
+        )
+        wanted = expressions.LessThan(in_task, self.widened(self.literal(rows), self.long_type))
+        plan = self.filtered(wanted, frame._jdf.queryExecution().analyzed())
         return self.frame(plan, frame.sparkSession)
 
     def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
