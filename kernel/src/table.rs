@@ -23,6 +23,7 @@ const DIRTY: u8 = 2;
 const FRESH: u8 = 4;
 
 const FIRST_SLOTS: usize = 16;
+const LEAST_ROOM: usize = 512;
 /// How far ahead of a row its slot, its entry and its heap bytes are fetched.
 const FETCH_SLOT: usize = 24;
 const FETCH_ENTRY: usize = 16;
@@ -110,11 +111,15 @@ impl Table {
     /// What an entry costs in memory, its share of the index included.
     pub fn entry_bytes(&self, id: u32) -> usize {
         const SLOT_SHARE: usize = 20;
+        self.stride + SLOT_SHARE + self.entry_heap_bytes(id)
+    }
+
+    /// Of its key and value, where they vary in length.
+    fn entry_heap_bytes(&self, id: u32) -> usize {
         let in_heap =
             |width: Option<usize>, length: usize| if width.is_none() { length } else { 0 };
         let key = in_heap(self.shape.key_width, self.key(id).len());
-        let value = in_heap(self.shape.value_width, self.value(id).len());
-        self.stride + SLOT_SHARE + key + value
+        key + in_heap(self.shape.value_width, self.value(id).len())
     }
 
     #[inline]
@@ -296,14 +301,7 @@ impl Table {
         if (self.len() + 1) * 10 > self.slots.len() * 7 {
             self.rebuild_slots(self.slots.len() * 2);
         }
-        if self.arena.capacity() - self.arena.len() < self.stride {
-            // A quarter at a time: what is reserved counts as used.
-            self.arena.reserve_exact(
-                (self.arena.len() / 4)
-                    .next_multiple_of(self.stride)
-                    .max(16 * self.stride),
-            );
-        }
+        make_room(&mut self.arena, self.stride);
         let end = self.arena.len() + self.stride;
         self.arena.extend_from_slice(&row.hash.to_le_bytes());
         self.arena.extend_from_slice(&epoch.to_le_bytes());
@@ -335,6 +333,7 @@ impl Table {
 
     fn push_heap(&mut self, bytes: &[u8]) -> u64 {
         let offset = self.heap.len();
+        make_room(&mut self.heap, bytes.len());
         self.heap.extend_from_slice(bytes);
         offset as u64
     }
@@ -480,44 +479,33 @@ impl Table {
 
     /// Keeps the entries that `keep` accepts and gives the memory of the others back. `epoch`: the running batch's.
     pub fn retain(&mut self, epoch: u32, mut keep: impl FnMut(&Self, u32) -> bool) {
-        let heap_in_use = self.heap.len() - self.garbage_bytes;
-        let mut heap = Vec::new();
-        let mut kept = 0u32;
+        let kept: Vec<u32> = (0..self.len() as u32)
+            .filter(|id| keep(self, *id))
+            .collect();
+        let mut heap = Vec::with_capacity(kept.iter().map(|id| self.entry_heap_bytes(*id)).sum());
         self.touched.clear();
         self.dirty.clear();
         self.dirty_bytes = 0;
         self.live = 0;
-        for id in 0..self.len() as u32 {
-            if !keep(self, id) {
-                continue;
+        for (to, id) in kept.iter().enumerate() {
+            self.live += u64::from(!self.is_tombstone(*id));
+            if self.is_dirty(*id) {
+                self.dirty_bytes += self.row_bytes(*id);
+                self.dirty.push(to as u32);
             }
-            if heap.capacity() == 0 && !self.heap.is_empty() {
-                heap.reserve_exact(heap_in_use.min(1 << 20));
+            if self.epoch(*id) == epoch {
+                self.touched.push(to as u32);
             }
-            self.live += u64::from(!self.is_tombstone(id));
-            self.dirty_bytes += if self.is_dirty(id) {
-                self.row_bytes(id)
-            } else {
-                0
-            };
-            if self.is_dirty(id) {
-                self.dirty.push(kept);
-            }
-            if self.epoch(id) == epoch {
-                self.touched.push(kept);
-            }
-            self.move_to_heap(id, &mut heap);
-            let from = id as usize * self.stride;
+            self.move_to_heap(*id, &mut heap);
+            let from = *id as usize * self.stride;
             self.arena
-                .copy_within(from..from + self.stride, kept as usize * self.stride);
-            kept += 1;
+                .copy_within(from..from + self.stride, to * self.stride);
         }
-        self.arena.truncate(kept as usize * self.stride);
+        self.arena.truncate(kept.len() * self.stride);
         self.arena.shrink_to_fit();
-        heap.shrink_to_fit();
         self.heap = heap;
         self.garbage_bytes = 0;
-        let needed = (kept as usize * 10 / 7 + 1)
+        let needed = (kept.len() * 10 / 7 + 1)
             .next_power_of_two()
             .max(FIRST_SLOTS);
         self.rebuild_slots(needed);
@@ -553,6 +541,14 @@ impl Table {
     }
 }
 
+/// What is reserved counts as used: a vector that doubles would drive out entries that fit.
+#[inline]
+fn make_room(bytes: &mut Vec<u8>, more: usize) {
+    if bytes.capacity() - bytes.len() < more {
+        bytes.reserve_exact((bytes.len() / 8).max(more).max(LEAST_ROOM));
+    }
+}
+
 #[inline(always)]
 fn read_u64(bytes: &[u8], at: usize) -> u64 {
     let chunk = bytes[at..].first_chunk::<8>();
@@ -574,5 +570,42 @@ fn same(a: &[u8], b: &[u8]) -> bool {
                 && a.last_chunk::<8>() == b.last_chunk::<8>()
         }
         (_, equal) => equal && a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_was_cut_down_reserves_little_for_the_entries_that_follow() -> Result<()> {
+        let mut table = Table::new(RowShape {
+            key_width: Some(8),
+            value_width: None,
+        });
+        let value = [7; 100];
+        for key in 0..20_000u64 {
+            let row = Row {
+                hash: key << 20,
+                tombstone: false,
+                key: &key.to_le_bytes(),
+                value: &value,
+            };
+            table.add(row, 1)?;
+        }
+        table.retain(2, |_, id| id % 2 == 0);
+        let before = table.memory_bytes();
+        let key = 1u64 << 40;
+        let row = Row {
+            hash: key,
+            tombstone: false,
+            key: &key.to_le_bytes(),
+            value: &value,
+        };
+        table.add(row, 2)?;
+        let after = table.memory_bytes();
+        assert!(after < before + before / 4, "{before} became {after}");
+        assert_eq!(table.value(10_000), value);
+        Ok(())
     }
 }
