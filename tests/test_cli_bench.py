@@ -63,6 +63,7 @@ def test_a_rate_is_a_whole_number_or_max(wrong: str) -> None:
         (["q12", "--traffic", "normal", "--seconds", "9"], "--traffic, --seconds is about live traffic"),
         (["q12", "--rate", "100", "--events", "5"], "are for full speed"),
         (["readwrite", "--hot-ratio", "4"], "only NEXMark's streams have hot keys"),
+        (["readwrite", "--input", "json"], "only NEXMark and YSB come as JSON lines"),
         (["ysb", "--keys", "4"], "can't be varied"),
     ],
 )

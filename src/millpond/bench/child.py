@@ -74,6 +74,8 @@ def _run_flink(job: Job, workload: StreamingWorkload) -> Outcome:
 
     if workload.traffic is not None or job.state_latency_ms:
         return Outcome(error="not supported: Flink runs at full speed and on local storage here")
+    if workload.in_lines:
+        return Outcome(error="not supported: Flink reads columns here, not JSON lines")
     query = workload.flink_query()
     if query is None:
         return Outcome(error=f"not supported: {workload.name} is not written in Flink's SQL")

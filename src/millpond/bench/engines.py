@@ -62,11 +62,14 @@ def running(
     if live is not None:
         Feeder.make_directories(job.watched, workload.streams)
     frames = {
-        stream: _read(
-            spark,
-            stream_directory(Path(job.data), stream),
-            stream_directory(job.watched, stream) if live else None,
-            files_per_batch,
+        stream: workload.stream(
+            stream,
+            _read(
+                spark,
+                stream_directory(Path(job.data), stream),
+                stream_directory(job.watched, stream) if live else None,
+                files_per_batch,
+            ),
         )
         for stream in workload.streams
     }

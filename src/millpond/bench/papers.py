@@ -11,6 +11,7 @@ import pyarrow as pa
 from millpond.bench.flink.query import FlinkQuery
 from millpond.bench.live import Live
 from millpond.bench.workload import StreamingWorkload
+from millpond.workloads.lines import Form, parsed_stream
 from millpond.workloads.queries.catalog import QUERIES
 from millpond.workloads.queries.query import Mode, PaperQuery, Windows
 from millpond.workloads.scales import EVENTS_PER_SECOND, Shape, Size, batches, closing_rows, filling
@@ -38,6 +39,8 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
     """Active keys; 0: as the size says."""
     hot_ratio: int = 0
     """One event in so many is about a key that is not hot; 0: as the stream's source says."""
+    input: Form = "columns"
+    """What the files hold; JSON lines are parsed in front of the query."""
     live: Live | None = None
     """Traffic that arrives while the query runs, in place of `events` at full speed."""
 
@@ -87,7 +90,9 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
         if not key or self.size != "large" or self.live is not None:
             return
         ((stream, columns),) = self._columns.items()
-        for rows in filling(stream, key, columns, size=self.size, seed=self.seed, shape=self._shape):
+        for rows in filling(
+            stream, key, columns, size=self.size, seed=self.seed, shape=self._shape, form=self.input
+        ):
             yield {stream: rows}
 
     @property
@@ -108,9 +113,17 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
             rate=self.live.rate if self.live else self.events_per_second,
             shape=self._shape,
             counts=self.live.counts() if self.live else None,
+            form=self.input,
         )
         for _ in range(self.closing_batches):
-            yield closing_rows(self._columns, self.seed)
+            yield closing_rows(self._columns, self.seed, self.input)
+
+    @property
+    def in_lines(self) -> bool:
+        return self.input == "json"
+
+    def stream(self, name: str, rows: DataFrame) -> DataFrame:
+        return parsed_stream(name, rows, self._columns[name]) if self.in_lines else rows
 
     def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:
         form = self._query.own if own and self._query.own is not None else self._query.plain

@@ -120,6 +120,15 @@ class StreamingWorkload(Workload, frozen=True, kw_only=True):
     def inputs(self) -> Iterator[Mapping[str, pa.Table]]:
         """The rows of each stream, batch by batch, the closing ones included."""
 
+    @property
+    def in_lines(self) -> bool:
+        """Whether the files hold JSON lines that `stream` parses."""
+        return False
+
+    def stream(self, name: str, rows: DataFrame) -> DataFrame:  # noqa: ARG002
+        """A stream as the query reads it, from the rows of its files."""
+        return rows
+
     @abstractmethod
     def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:
         """The query, of streaming frames of Spark's or of Millpond's. `own`: with Millpond's own operators where

@@ -57,6 +57,13 @@ class Engine(StrEnum):
     FLINK_FORST = "flink-forst"
 
 
+class InputForm(StrEnum):
+    """How the streams come."""
+
+    COLUMNS = "columns"
+    JSON = "json"
+
+
 INSTALLED = (Engine.MILLPOND, Engine.SPARK_ROCKSDB, Engine.SPARK_MEMORY, Engine.PASSTHROUGH)
 """What runs without fetching anything, at speeds that are not too far apart."""
 
@@ -178,6 +185,14 @@ def queries(
             show_default="none",
         ),
     ] = None,
+    input_form: Annotated[
+        InputForm,
+        typer.Option(
+            "--input",
+            help="What the files hold: the query's columns, or JSON lines that are parsed in front of the query, as "
+            "the papers feed them. NEXMark and YSB only, and not Flink.",
+        ),
+    ] = InputForm.COLUMNS,
     keys: Annotated[int, typer.Option(min=0, help="Active keys of the streams; 0: as --state says.")] = 0,
     hot_ratio: Annotated[
         int,
@@ -227,6 +242,7 @@ def queries(
     """The papers' queries: NEXMark, Linear Road, cluster monitoring and others, one after another."""
     from millpond.bench.compare import Plan
     from millpond.bench.papers import Paper
+    from millpond.workloads.lines import check_form
     from millpond.workloads.queries.catalog import QUERIES
     from millpond.workloads.scales import Shape, check_shape
 
@@ -266,6 +282,10 @@ def queries(
             check_shape(QUERIES[name].streams, shape)
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {error}", param_hint="--keys, --hot-ratio") from None
+        try:
+            check_form(QUERIES[name].streams, input_form.value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{name}: {error}", param_hint="--input") from None
         amplification = varied.get("space-amplification", space_amplification)
         batch_ratio = varied.get("read-batch-ratio", read_batch_ratio)
         return Plan(
@@ -278,6 +298,7 @@ def queries(
                 slide_seconds=int(varied.get("slide", slide)),
                 keys=shape.keys,
                 hot_ratio=shape.hot_ratio,
+                input=input_form.value,
                 live=live,
                 seed=seed,
             ),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from millpond._kernel import Nexmark as Kernel
 
-__all__ = ["KINDS", "Nexmark", "auctions", "bids", "persons", "register_views"]
+__all__ = ["KINDS", "Nexmark", "auctions", "bids", "parsed", "persons", "register_views"]
 
 FIRST_ID = 1_000
 """Of people and of auctions."""
@@ -85,6 +85,15 @@ def _kernel(settings: Nexmark) -> Kernel:
         auction_bytes=settings.auction_bytes,
         bid_bytes=settings.bid_bytes,
     )
+
+
+def parsed(lines: DataFrame) -> DataFrame:
+    """The source's columns, from the lines that it gives with the option `format` at `json`."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    event = F.from_json("value", from_arrow_schema(Nexmark().schema))
+    return lines.select(event.alias("event")).select("event.*")
 
 
 def persons(events: DataFrame) -> DataFrame:

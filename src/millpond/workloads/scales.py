@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millpond.workloads.cluster_monitoring import ClusterMonitoring
 from millpond.workloads.linear_road import LinearRoad
+from millpond.workloads.lines import Form, key_lines, line
 from millpond.workloads.logistics import Logistics
 from millpond.workloads.nexmark import FIRST_ID, Nexmark
 from millpond.workloads.readwrite import ReadWrite
@@ -83,11 +84,11 @@ class _Generator(Protocol):
 
 
 def _generator(
-    stream: str, size: Size, seed: int, rate: int, shape: Shape = AS_SIZED
+    stream: str, size: Size, seed: int, rate: int, shape: Shape = AS_SIZED, form: Form = "columns"
 ) -> tuple[_Generator, int]:
     """The generator of a stream's events, and the number of the event it begins with."""
     if stream in _NEXMARK:
-        nexmark = _nexmark(STREAMS[stream] or "", size, rate, shape)
+        nexmark = _nexmark(STREAMS[stream] or "", size, rate, shape, form)
         # Neighbouring seeds of Java's random numbers begin alike, so the very first events are not typical. A large
         # stream begins when there are forty million people and three times as many auctions.
         return nexmark, {"small": 1_000_000, "large": 50 * _PEOPLE}[size]
@@ -108,14 +109,14 @@ def _generator(
         "records": lambda: ReadWrite(
             rate=rate, rate_stddev=stddev, seed=seed, ids=keys or (10_000_000 if large else 1_000)
         ),
-        "ads": lambda: Ysb(rate=rate, rate_stddev=stddev, seed=seed),
+        "ads": lambda: Ysb(rate=rate, rate_stddev=stddev, seed=seed, format=form),
         "orders": lambda: Logistics(rate=rate, seed=seed, open_orders=open_orders),
         "shipments": lambda: Logistics(rate=rate, seed=seed, open_orders=open_orders),
     }
     return made[stream](), 0
 
 
-def _nexmark(kind: str, size: Size, rate: int, shape: Shape) -> Nexmark:
+def _nexmark(kind: str, size: Size, rate: int, shape: Shape, form: Form) -> Nexmark:
     changes: dict[str, int] = {}
     if size == "large":
         # All people and the newest five million auctions are active; the hot ones change every second.
@@ -128,7 +129,8 @@ def _nexmark(kind: str, size: Size, rate: int, shape: Shape) -> Nexmark:
     if shape.hot_ratio:
         ratios = ("hot_auction_ratio", "hot_seller_ratio", "hot_bidder_ratio")
         changes |= dict.fromkeys(ratios, shape.hot_ratio)
-    return msgspec.structs.replace(Nexmark(rate=rate, kinds=(kind,), columns=(kind,)), **changes)
+    as_it_is = Nexmark(rate=rate, kinds=(kind,), columns=(kind,), format=form)
+    return msgspec.structs.replace(as_it_is, **changes)
 
 
 def batches(
@@ -141,25 +143,38 @@ def batches(
     rate: int = EVENTS_PER_SECOND,
     shape: Shape = AS_SIZED,
     counts: Sequence[int] | None = None,
+    form: Form = "columns",
 ) -> Iterator[dict[str, pa.Table]]:
-    """The named streams, batch after batch, with these columns; no columns: all. A batch is `batch_events` of the
-    generator's events, or as many as `counts` says, of which a stream may be a part."""
-    generators = {stream: _generator(stream, size, seed, rate, shape) for stream in columns}
+    """The named streams, batch after batch, with these columns; no columns: all. JSON lines have all of them. A batch
+    is `batch_events` of the generator's events, or as many as `counts` says, of which a stream may be a part."""
+    generators = {stream: _generator(stream, size, seed, rate, shape, form) for stream in columns}
     if counts is None:
         counts = [min(batch_events, events - start) for start in range(0, events, batch_events)]
     start = 0
     for count in counts:
+        made = {
+            stream: generator.batch(first + start, count) for stream, (generator, first) in generators.items()
+        }
         yield {
-            stream: _rows(generator.batch(first + start, count), STREAMS[stream], columns[stream])
-            for stream, (generator, first) in generators.items()
+            stream: pa.Table.from_batches([events])
+            if form == "json"
+            else _rows(events, STREAMS[stream], columns[stream])
+            for stream, events in made.items()
         }
         start += count
 
 
 def filling(
-    stream: str, column: str, columns: tuple[str, ...], *, size: Size, seed: int, shape: Shape = AS_SIZED
+    stream: str,
+    column: str,
+    columns: tuple[str, ...],
+    *,
+    size: Size,
+    seed: int,
+    shape: Shape = AS_SIZED,
+    form: Form = "columns",
 ) -> Iterator[pa.Table]:
-    """Rows in which each active key of a stream stands once, in order."""
+    """Rows in which each active key of a stream stands once, in order; JSON lines say nothing else."""
     generator, _ = _generator(stream, size, seed, EVENTS_PER_SECOND, shape)
     if isinstance(generator, Nexmark):
         first, end = FIRST_ID + max(0, _PEOPLE - generator.active_people), FIRST_ID + _PEOPLE
@@ -168,6 +183,9 @@ def filling(
         first, end = 0, generator.ids
     for start in range(first, end, _FILLING_ROWS):
         keys = pa.array(range(start, min(start + _FILLING_ROWS, end)), pa.int64())
+        if form == "json":
+            yield pa.table({"value": key_lines(stream, column, keys)})
+            continue
         if columns == (column,):
             yield pa.table({column: keys})
             continue
@@ -188,7 +206,9 @@ def stream_schema(stream: str) -> pa.Schema:
     return _rows(generator.batch(first, 0), STREAMS[stream], ()).schema
 
 
-def closing_rows(columns: Mapping[str, tuple[str, ...]], seed: int) -> dict[str, pa.Table]:
+def closing_rows(
+    columns: Mapping[str, tuple[str, ...]], seed: int, form: Form = "columns"
+) -> dict[str, pa.Table]:
     """One row for each stream that closes every window before it, about things that no other row is about. Its own
     windows are never closed, however often it is repeated."""
     closing = {}
@@ -201,6 +221,9 @@ def closing_rows(columns: Mapping[str, tuple[str, ...]], seed: int) -> dict[str,
                 row[name] = _FAR + timedelta(seconds=1) if name == "expires" else _FAR
             elif name in _KEYS:
                 row[name] = -1 - place
+        if form == "json":
+            closing[stream] = pa.table({"value": [line(stream, row)]})
+            continue
         table = pa.Table.from_pylist([row], schema=rows.schema)
         closing[stream] = table.select(list(columns[stream])) if columns[stream] else table
     return closing

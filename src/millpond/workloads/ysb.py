@@ -15,8 +15,9 @@ from millpond.workloads.traffic import Traffic, traffic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from pyspark.sql import DataFrame
 
-__all__ = ["Ysb"]
+__all__ = ["Ysb", "parsed"]
 
 _AD_TYPES = pa.array(["banner", "modal", "sponsored-search", "mail", "mobile"])
 _EVENT_TYPES = pa.array(["view", "click", "purchase"])
@@ -83,6 +84,15 @@ class Ysb(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unkn
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
         return _json(batch) if self.format == "json" else batch
+
+
+def parsed(lines: DataFrame) -> DataFrame:
+    """The source's columns, from the lines that it gives with the option `format` at `json`."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    event = F.from_json("value", from_arrow_schema(_SCHEMA))
+    return lines.select(event.alias("event")).select("event.*")
 
 
 @lru_cache(maxsize=4)
