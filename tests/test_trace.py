@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer import BadParameter
 
 from millpond._kernel import BUCKETS, Store
 from millpond.bench import trace
 from millpond.bench.compare import Plan, compare
+from millpond.bench.keyed import Keyed
 from millpond.bench.trace import TraceReplay, kept_recording, steps
+from millpond.cli.bench_trace import State, _workload
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import Aggregate, AggregateSpec, Column, KeyedTime
 from millpond.service.trace import TRACE_FILE, RecordedAccess, TraceReader, TraceWriter
 from millpond.state.layout import layout_of
 from millpond.state.trace import Access
-from tests.service_kit import Driver, Rows, counts
+from tests.service_kit import Driver, Rows, counts, sessions
 from tests.test_bench_runner import Quiet
 
 WINDOW_US = 10_000_000
@@ -97,6 +100,14 @@ def test_a_trace_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert path.read_bytes() == b"precious"
 
 
+def test_sessions_are_refused_since_a_trace_would_miss_how_they_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRACE_FILE, str(tmp_path / "service.arrow"))
+    with pytest.raises(InvalidQuery, match="no place for sessions"):
+        Driver(tmp_path / "state", spec=sessions(), shards=1, mode="append")
+
+
 def test_what_is_no_trace_is_refused_by_name(tmp_path: Path, recorded: Path) -> None:
     path = tmp_path / "text"
     path.write_text("no trace")
@@ -115,6 +126,28 @@ def test_all_stores_end_with_the_same_counts_and_sums(recorded: Path, tmp_path: 
     assert errors == [None, None, None]
     assert len(set(digests.values())) == 1
     assert len(set(state_rows.values())) == 1
+
+
+def test_batches_that_fill_the_state_are_replayed_and_do_not_count(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.trace"
+    kept_recording(recorded, path, "windows", {}, filling_batches=2)
+    workload = TraceReplay.of(path)
+    assert workload.filling_batches == 2
+    plan = Plan(workload=workload, engines=("millpond",), repeat=1, warmup_batches=1, time_limit_s=120)
+    comparison = compare(plan, Quiet())
+    assert (comparison.filling_batches, comparison.batches) == (2, 4)
+    (run,) = comparison.runs
+    assert len(run.measured.outcome.batches) == 6
+
+
+def test_as_many_keys_are_recorded_as_asked_for() -> None:
+    filled = _workload("q12", State.LARGE, 1_000, 500, 700, 1)
+    assert sum(tables["bids"].num_rows for tables in filled.filling()) == 700
+    keyed = _workload("keyed", State.LARGE, 1_000, 500, 30, 1)
+    assert isinstance(keyed, Keyed)
+    assert keyed.keys == 30
+    with pytest.raises(BadParameter, match="ysb: the ads are those of the campaigns' table"):
+        _workload("ysb", State.LARGE, 1_000, 500, 700, 1)
 
 
 def test_a_store_that_loses_a_row_is_found_out(recorded: Path, tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ def record_trace(
     """One shard, so that the order of the rows is one; a replay is on one core as well."""
     data, directory = scratch / "data", scratch / "run"
     directory.mkdir()
-    workload.prepare(data)
+    filling_batches = workload.prepare(data).filling_batches
     trace = scratch / "trace.arrow"
     settings = session_settings(cores, partitions=1) | {"spark.local.dir": str(directory / "local")}
     job = Job(workload, "millpond", str(data), str(directory), settings, trace_file=str(trace))
     outcome = run(job, time_limit_s, lambda _: None).outcome
     if outcome.error is not None:
         return Recording(error=outcome.error)
-    batches = kept_recording(trace, out, workload.name, workload.params())
+    batches = kept_recording(trace, out, workload.name, workload.params(), filling_batches)
     merged = (recorded.access.rows for recorded in TraceReader(out))
     return Recording(batches, sum(rows.num_rows for rows in merged if rows is not None))

@@ -54,6 +54,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
     workload: str
     params: dict[str, Any]
+    filling_batches: int = 0
 
 
 class TraceReplay(Workload, frozen=True, kw_only=True, tag="trace"):
@@ -64,6 +65,8 @@ class TraceReplay(Workload, frozen=True, kw_only=True, tag="trace"):
     """The workload that it was recorded from."""
     recorded_params: dict[str, Any]
     batches: int
+    filling_batches: int
+    """The first ones brought the state to its size: they are replayed, and left out of the figures."""
     merges: tuple[str, ...]
     """For each operator what the other stores do: `add` vectors, or `put` values of the same length."""
 
@@ -81,6 +84,7 @@ class TraceReplay(Workload, frozen=True, kw_only=True, tag="trace"):
             recorded=recorded.workload,
             recorded_params=recorded.params,
             batches=sum(1 for _ in trace_batches(reader)),
+            filling_batches=recorded.filling_batches,
             merges=merges,
         )
 
@@ -94,13 +98,15 @@ class TraceReplay(Workload, frozen=True, kw_only=True, tag="trace"):
 
     def prepare(self, directory: Path) -> Prepared:
         directory.mkdir(parents=True)
-        return _Planner(Path(self.path), directory).run()
+        return _Planner(Path(self.path), directory, self.filling_batches).run()
 
 
-def kept_recording(found: Path, out: Path, workload: str, params: Mapping[str, Any]) -> int:
+def kept_recording(
+    found: Path, out: Path, workload: str, params: Mapping[str, Any], filling_batches: int = 0
+) -> int:
     """Copies what a service recorded, with what it was recorded from; gives the number of batches."""
     reader = TraceReader(found)
-    said = msgspec.json.encode(_Recorded(workload, dict(params)))
+    said = msgspec.json.encode(_Recorded(workload, dict(params), filling_batches))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
     writer = TraceWriter(out, reader.operators, {_RECORDED: said})
@@ -195,7 +201,8 @@ def _asked_path(directory: Path, operator: int) -> Path:
 class _Planner:
     """Turns a trace into steps. It knows which keys a store has at each point."""
 
-    def __init__(self, path: Path, directory: Path) -> None:
+    def __init__(self, path: Path, directory: Path, filling_batches: int) -> None:
+        self._filling_batches = filling_batches
         self._reader = TraceReader(path)
         self._directory = directory
         self._layouts = [layout_of(spec) for spec in self._reader.operators]
@@ -218,7 +225,7 @@ class _Planner:
             with pa.ipc.new_stream(str(_asked_path(self._directory, operator)), schema) as writer:
                 for each in rows:
                     writer.write_batch(each)
-        prepared = Prepared(batches=tuple(batches))
+        prepared = Prepared(batches=tuple(batches), filling_batches=self._filling_batches)
         (self._directory / PREPARED).write_bytes(msgspec.json.encode(prepared))
         return prepared
 

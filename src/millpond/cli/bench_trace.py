@@ -51,13 +51,25 @@ def record(
     state: Annotated[State, typer.Option(help="NEXMark as it is, or millions of active keys.")] = State.LARGE,
     events: Annotated[int, typer.Option(min=1, help="Events in all.")] = 3_000_000,
     batch_events: Annotated[int, typer.Option(min=1, help="Events a batch.")] = 250_000,
+    keys: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Active keys; 0: as --state says. With large state, q12 and readwrite begin with a row for each of "
+            "them, and a replay is planned with all of them in memory.",
+        ),
+    ] = 0,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds for the run.")] = 600,
     seed: Annotated[int, typer.Option(help="For the generated data.")] = 1,
 ) -> None:
-    """Run a query with Millpond and write what its operators merge into their state and remove from it."""
+    """Run a query with Millpond and write what its operators merge into their state and remove from it.
+
+    What can be recorded are aggregates that are kept merged, without a window or in windows of a fixed length: keyed,
+    q5, q12, q17, q18, q19, lr4, cm1, cm2, ysb and readwrite. Sessions, joins, deduplication and lists of rows can't.
+    """
     from millpond.bench.recording import record_trace
 
-    chosen = _workload(workload, state, events, batch_events, seed)
+    chosen = _workload(workload, state, events, batch_events, keys, seed)
     with (
         tempfile.TemporaryDirectory(prefix="millpond-trace-") as scratch,
         Console(stderr=True).status("recording"),
@@ -93,8 +105,11 @@ def replay(
         workload = TraceReplay.of(file)
     except MillpondError as error:
         raise typer.BadParameter(str(error), param_hint="FILE") from None
-    if warmup >= workload.batches:
-        raise typer.BadParameter(f"the trace has {workload.batches} batches", param_hint="--warmup")
+    counted = workload.batches - workload.filling_batches
+    if warmup >= counted:
+        raise typer.BadParameter(
+            f"the trace has {counted} batches, those that fill the state left out", param_hint="--warmup"
+        )
     plan = Plan(
         workload=workload,
         engines=tuple(dict.fromkeys(str(chosen) for chosen in engine or Store)),
@@ -105,17 +120,24 @@ def replay(
     raise typer.Exit(_run([plan], json))
 
 
-def _workload(name: str, state: State, events: int, batch_events: int, seed: int) -> Keyed | Paper:
+def _workload(name: str, state: State, events: int, batch_events: int, keys: int, seed: int) -> Keyed | Paper:
     from millpond.bench.keyed import Keyed
     from millpond.bench.papers import Paper
     from millpond.workloads.queries.catalog import QUERIES
+    from millpond.workloads.scales import Shape, check_shape
 
     if name == KEYED:
-        keys = max(1, round(events * KEYED_KEYS_PER_ROW)) if state is State.LARGE else 1_000
-        return Keyed(rows=events, keys=keys, batch_rows=batch_events, seed=seed)
+        sized = max(1, round(events * KEYED_KEYS_PER_ROW)) if state is State.LARGE else 1_000
+        return Keyed(rows=events, keys=keys or sized, batch_rows=batch_events, seed=seed)
     if name not in QUERIES:
         raise typer.BadParameter(
             f"no workload {name}; there are {KEYED} and what `millpond bench list` shows",
             param_hint="WORKLOAD",
         )
-    return Paper(query_name=name, size=state.value, events=events, batch_events=batch_events, seed=seed)
+    try:
+        check_shape(QUERIES[name].streams, Shape(keys=keys))
+    except ValueError as error:
+        raise typer.BadParameter(f"{name}: {error}", param_hint="--keys") from None
+    return Paper(
+        query_name=name, size=state.value, events=events, batch_events=batch_events, keys=keys, seed=seed
+    )

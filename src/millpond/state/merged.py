@@ -8,7 +8,8 @@ from typing import cast
 import pyarrow as pa
 
 from millpond._kernel import BUCKETS, Layout, PackWriter, Run, Store, merge_runs
-from millpond.semantics.operator import AggregateSpec, OperatorSpec, OutputMode
+from millpond.errors import InvalidQuery
+from millpond.semantics.operator import AggregateSpec, OperatorSpec, OutputMode, Sessions
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
 from millpond.state.shard import FlushedRun, Merge, OneStoreShard, Place
@@ -96,4 +97,9 @@ class MergedShard(StoreShard):
             self._store.merge(identity)
 
     def record(self, tell: Callable[[Access], None]) -> None:
+        if isinstance(self._spec.time, Sessions):
+            raise InvalidQuery(
+                f"{self._spec.name}: a trace has no place for sessions, which grow together and close. Record a "
+                "query without a window, or with windows of a fixed length"
+            )
         self._store = cast("Store", TracedStore(self._store, tell))
