@@ -15,11 +15,13 @@ from millpond.bench.digest import digest, last_rows
 from millpond.bench.flink.changelog import KIND, final_rows
 from millpond.bench.flink.environment import JAVA_SOURCES, SERVICES, FlinkUnavailable, ensure
 from millpond.bench.flink.query import FlinkQuery, input_ddl
+from millpond.bench.flink.run import _settings
 from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.flink.submit import result_ddl
 from millpond.bench.flink.timing import batch_times
+from millpond.bench.job import Job
 from millpond.bench.keyed import Keyed, small_windows
-from millpond.bench.settings import ENGINE_SETTINGS
+from millpond.bench.settings import ENGINE_SETTINGS, engine_settings, session_settings
 
 INSERT, UPDATE, DELETE = 0, 2, 3
 PLAIN = FlinkQuery(select="SELECT 1", update=False, key_columns=())
@@ -98,6 +100,17 @@ def test_keyed_updates_groups_and_appends_windows() -> None:
     windows = small_windows(1).flink_query()
     assert (windows.update, windows.event_time, windows.watermark_seconds) == (False, "ts", 4 + 5)
     assert "INTERVAL '5' SECONDS, INTERVAL '20' SECONDS" in windows.select
+
+
+def test_partitions_are_flinks_parallelism(tmp_path: Path) -> None:
+    job = Job(small_windows(1), "flink-rocksdb", "", "", session_settings(2, partitions=7))
+    assert _settings(job, tmp_path)["parallelism.default"] == "7"
+
+
+@pytest.mark.parametrize("store", ["rocksdb", "forst"])
+def test_a_write_buffer_is_that_of_the_store(store: str) -> None:
+    settings = engine_settings(f"flink-{store}", small_windows(1), write_buffer_bytes=16 << 20)
+    assert settings[f"state.backend.{store}.writebuffer.size"] == str(16 << 20)
 
 
 def test_the_last_change_of_a_key_counts_and_deleted_keys_are_gone(tmp_path: Path) -> None:

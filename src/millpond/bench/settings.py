@@ -7,13 +7,23 @@ import os
 from millpond.bench.flink.settings import FLINK_ENGINES, FLINK_SETTINGS, MANAGED_MEMORY
 from millpond.bench.workload import StreamingWorkload, Workload
 
-__all__ = ["BASELINES", "ENGINE_SETTINGS", "FLOOR", "KEEPS_BATCHES", "engine_settings", "session_settings"]
+__all__ = [
+    "BASELINES",
+    "ENGINE_SETTINGS",
+    "FLOOR",
+    "KEEPS_BATCHES",
+    "PARTITIONS",
+    "engine_settings",
+    "session_settings",
+]
 
 FLOOR = "passthrough"
 """The engine without state."""
 BASELINES = ("spark-rocksdb", "rocksdb")
 """What others are held against: the one of these that ran."""
 HEAP = "4g"
+PARTITIONS = "spark.sql.shuffle.partitions"
+"""As many tasks, shards or, in Flink, subtasks keep an operator's state."""
 STATE_STORE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -23,7 +33,7 @@ def session_settings(cores: int, partitions: int | None = None) -> dict[str, str
     """The same for every engine of a run; a report holds them."""
     return {
         "spark.master": f"local[{cores}]",
-        "spark.sql.shuffle.partitions": str(partitions or cores),
+        PARTITIONS: str(partitions or cores),
         "spark.driver.memory": HEAP,
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -128,6 +138,7 @@ def _buffer(engine: str, write_buffer_bytes: int | None) -> dict[str, str]:
             return {"spark.millpond.write.bufferBytes": str(write_buffer_bytes)}
         case "spark-rocksdb" | "spark-rocksdb-default" | "spark-tws":
             return {f"{STATE_STORE}.rocksdb.writeBufferSizeMB": str(max(1, write_buffer_bytes >> 20))}
-        case "flink-rocksdb":
-            return {"state.backend.rocksdb.writebuffer.size": str(write_buffer_bytes)}
+        case "flink-rocksdb" | "flink-forst":
+            store = engine.removeprefix("flink-")
+            return {f"state.backend.{store}.writebuffer.size": str(write_buffer_bytes)}
     return {}

@@ -204,7 +204,8 @@ def queries(
         str | None, typer.Option(help="Changes that a store gathers before it writes a file, such as 64m.")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Shuffle partitions and shards.", show_default="cores")
+        int | None,
+        typer.Option(min=1, help="Shuffle partitions, shards, Flink's parallelism.", show_default="cores"),
     ] = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="Shards of Millpond's state.", show_default="partitions")

@@ -15,6 +15,7 @@ from millpond.bench.flink.query import FlinkQuery, input_ddl
 from millpond.bench.flink.settings import JAVA_OPTIONS
 from millpond.bench.flink.timing import batch_times, read_samples
 from millpond.bench.job import Job, Outcome
+from millpond.bench.settings import PARTITIONS
 from millpond.bench.workload import load, stream_directory
 
 __all__ = ["run_flink"]
@@ -90,7 +91,7 @@ def _settings(job: Job, directory: Path) -> dict[str, str]:
     """The job's settings that are not Spark's, and what belongs to this run alone."""
     given = {name: value for name, value in job.settings.items() if not name.startswith("spark.")}
     return given | {
-        "parallelism.default": str(len(os.sched_getaffinity(0))),
+        "parallelism.default": job.settings[PARTITIONS],
         "io.tmp.dirs": str(directory / "temporary"),
         "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
         "metrics.reporters": "progress",
