@@ -15,12 +15,13 @@ from millpond.bench.digest import digest, last_rows
 from millpond.bench.flink.changelog import KIND, final_rows
 from millpond.bench.flink.environment import JAVA_SOURCES, SERVICES, FlinkUnavailable, ensure
 from millpond.bench.flink.query import FlinkQuery, input_ddl
-from millpond.bench.flink.run import _settings
+from millpond.bench.flink.run import _prepare, _settings, _typed
 from millpond.bench.flink.settings import FLINK_ENGINES
 from millpond.bench.flink.submit import result_ddl
 from millpond.bench.flink.timing import batch_times
 from millpond.bench.job import Job
 from millpond.bench.keyed import Keyed, small_windows
+from millpond.bench.papers import Paper
 from millpond.bench.settings import ENGINE_SETTINGS, engine_settings, session_settings
 
 INSERT, UPDATE, DELETE = 0, 2, 3
@@ -55,7 +56,7 @@ def test_the_input_table_has_the_columns_of_the_files() -> None:
             "bid": pa.struct({"price": pa.float64(), "tags": pa.list_(pa.int32())}),
         }
     )
-    ddl = input_ddl(PLAIN, schema, Path("/data/input"))
+    ddl = input_ddl(PLAIN, "input", schema, Path("/data/input"))
     assert "`id` BIGINT,\n  `name` STRING,\n  `at` TIMESTAMP_LTZ(6),\n  `local` TIMESTAMP(3)" in ddl
     assert "`bid` ROW<`price` DOUBLE, `tags` ARRAY<INT>>" in ddl
     assert "'path' = 'file:///data/input'" in ddl
@@ -64,17 +65,17 @@ def test_the_input_table_has_the_columns_of_the_files() -> None:
 
 def test_event_time_is_a_column_of_its_own_with_a_watermark_behind_it() -> None:
     query = FlinkQuery(select="SELECT 1", update=False, key_columns=(), event_time="at", watermark_seconds=7)
-    ddl = input_ddl(query, pa.schema({"at": pa.timestamp("us", "UTC")}), Path("/data"))
+    ddl = input_ddl(query, "input", pa.schema({"at": pa.timestamp("us", "UTC")}), Path("/data"))
     assert "`event_time` AS CAST(`at` AS TIMESTAMP_LTZ(3))" in ddl
     assert "WATERMARK FOR `event_time` AS `event_time` - INTERVAL '7' SECOND" in ddl
 
 
 def test_a_column_that_flink_can_not_read_is_named() -> None:
     with pytest.raises(ValueError, match=r"'took'.*duration"):
-        input_ddl(PLAIN, pa.schema({"took": pa.duration("us")}), Path("/data"))
+        input_ddl(PLAIN, "input", pa.schema({"took": pa.duration("us")}), Path("/data"))
     query = FlinkQuery(select="SELECT 1", update=False, key_columns=(), event_time="at")
     with pytest.raises(ValueError, match="'at' is not a column of id"):
-        input_ddl(query, pa.schema({"id": pa.int64()}), Path("/data"))
+        input_ddl(query, "input", pa.schema({"id": pa.int64()}), Path("/data"))
 
 
 def test_an_update_query_without_keys_is_refused() -> None:
@@ -102,6 +103,35 @@ def test_keyed_updates_groups_and_appends_windows() -> None:
     assert "INTERVAL '5' SECONDS, INTERVAL '20' SECONDS" in windows.select
 
 
+def test_windows_of_a_query_are_as_long_as_a_benchmark_says() -> None:
+    def select(name: str, **windows: int) -> str:
+        query = Paper(query_name=name, **windows).flink_query()
+        assert query is not None
+        assert (query.event_time, query.watermark_seconds) == ("ts", 4)
+        return query.select
+
+    assert "HOP(TABLE `bids`, DESCRIPTOR(`event_time`), INTERVAL '5' SECONDS, INTERVAL '10' SEC" in select(
+        "q5"
+    )
+    assert "INTERVAL '3' SECONDS, INTERVAL '9' SECONDS" in select("q5", window_seconds=9, slide_seconds=3)
+    assert "TUMBLE(TABLE `bids`, DESCRIPTOR(`event_time`), INTERVAL '7'" in select("q7", window_seconds=7)
+    assert "HOP(" in select("q7", window_seconds=8, slide_seconds=2)
+    assert "SESSION(TABLE `bids` PARTITION BY `bidder`" in select("q11")
+
+
+def test_each_stream_is_a_table_over_links_to_its_files(tmp_path: Path) -> None:
+    workload = Paper(query_name="q20", size="small", events=2_000, batch_events=1_000)
+    query = workload.flink_query()
+    assert query is not None
+    workload.prepare(tmp_path / "data")
+    files = {stream: sorted((tmp_path / "data" / stream).iterdir())[:2] for stream in workload.streams}
+    job = Job(workload, "flink-hashmap", str(tmp_path / "data"), str(tmp_path), session_settings(2, 3))
+    submission = _prepare(query, job, tmp_path / "flink", files).read_text()
+    assert "CREATE TABLE `bids`" in submission
+    assert "CREATE TABLE `auctions`" in submission
+    assert len(list((tmp_path / "flink" / "input" / "bids").iterdir())) == 2
+
+
 def test_partitions_are_flinks_parallelism(tmp_path: Path) -> None:
     job = Job(small_windows(1), "flink-rocksdb", "", "", session_settings(2, partitions=7))
     assert _settings(job, tmp_path)["parallelism.default"] == "7"
@@ -111,6 +141,11 @@ def test_partitions_are_flinks_parallelism(tmp_path: Path) -> None:
 def test_a_write_buffer_is_that_of_the_store(store: str) -> None:
     settings = engine_settings(f"flink-{store}", small_windows(1), write_buffer_bytes=16 << 20)
     assert settings[f"state.backend.{store}.writebuffer.size"] == str(16 << 20)
+
+
+def test_columns_get_the_types_that_the_other_engines_give_them() -> None:
+    rows = _typed(pa.table({"rank": pa.array([1], pa.int64()), "price": [2]}), {"rank": "int32"})
+    assert rows.schema == pa.schema({"rank": pa.int32(), "price": pa.int64()})
 
 
 def test_the_last_change_of_a_key_counts_and_deleted_keys_are_gone(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _run_flink(job: Job, workload: StreamingWorkload) -> Outcome:
     query = workload.flink_query()
     if query is None:
         return Outcome(error=f"not supported: {workload.name} is not written in Flink's SQL")
-    return run_flink(query, workload.streams[0], job)
+    return run_flink(query, workload.streams, job)
 
 
 def _session(job: Job) -> SparkSession:

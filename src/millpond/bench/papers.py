@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pyarrow as pa
 
+from millpond.bench.flink.papers import FLINK_FORMS
 from millpond.bench.flink.query import FlinkQuery
 from millpond.bench.live import Live
 from millpond.bench.workload import StreamingWorkload
@@ -127,16 +128,26 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
 
     def query(self, frames: Mapping[str, DataFrame], *, own: bool = False) -> DataFrame:
         form = self._query.own if own and self._query.own is not None else self._query.plain
-        return form(frames, Windows(self.window_seconds or None, self.slide_seconds or None))
+        return form(frames, self._windows)
+
+    @property
+    def _windows(self) -> Windows:
+        return Windows(self.window_seconds or None, self.slide_seconds or None)
 
     def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
         return {name: spark.createDataFrame(make(self.seed)) for name, make in self._query.tables.items()}
 
     def flink_query(self) -> FlinkQuery | None:
-        sql = _FLINK.get(self.query_name)
-        if sql is None:
+        form = FLINK_FORMS.get(self.query_name)
+        if form is None:
             return None
-        return FlinkQuery(select=sql, update=self.mode == "update", key_columns=self.key_columns)
+        return FlinkQuery(
+            select=form.select(self._windows),
+            update=self.mode == "update",
+            key_columns=self.key_columns,
+            event_time=form.event_time,
+            types=dict(form.types),
+        )
 
     def tws_query(self) -> Callable[[Mapping[str, DataFrame]], DataFrame] | None:
         from millpond.bench.tws import TWS_QUERIES
@@ -151,9 +162,3 @@ class Paper(StreamingWorkload, frozen=True, kw_only=True, tag="paper"):
                 del params[name]
             params["live"] = msgspec.to_builtins(self.live)
         return params | {"mode": self.mode, "pattern": self._query.pattern}
-
-
-_FLINK = {
-    "q12": "SELECT `bidder`, COUNT(*) AS `bids` FROM `input` GROUP BY `bidder`",
-    "readwrite": ("SELECT `id`, COUNT(*) AS `count`, MAX(`padding`) AS `padding` FROM `input` GROUP BY `id`"),
-}

@@ -1,4 +1,4 @@
-"""A workload's query as Flink's SQL, and the table over the input files that it reads."""
+"""A workload's query as Flink's SQL, and the tables over the input files that it reads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-__all__ = ["EVENT_TIME", "INPUT", "FlinkQuery", "input_ddl"]
+__all__ = ["EVENT_TIME", "FlinkQuery", "input_ddl"]
 
-INPUT = "input"
-"""The table that a query reads: the columns of the input files, and event time if the query has it."""
 EVENT_TIME = "event_time"
 """The column of that name: Flink keeps milliseconds of what is microseconds in the files."""
 
@@ -20,13 +18,15 @@ class FlinkQuery(msgspec.Struct, frozen=True, kw_only=True):
     a field of a struct as `struct.field`."""
 
     select: str
-    """One statement over `input`; with an event time also over its column `event_time`."""
+    """One statement over tables that are called as the streams; with event time they have a column `event_time`."""
     update: bool
     """A later row replaces an earlier one with the same keys; otherwise rows are only added."""
     key_columns: tuple[str, ...]
     event_time: str | None = None
     """The column of the files that event time is taken from."""
     watermark_seconds: int = 4
+    types: dict[str, str] = {}
+    """Columns of the result that are of another type, by Arrow's name, than Flink's SQL gives them."""
     settings: dict[str, str] = {}
     """What suits this query better than the engine's settings."""
 
@@ -35,8 +35,8 @@ class FlinkQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a Flink query in update mode needs the key columns of its result")
 
 
-def input_ddl(query: FlinkQuery, schema: pa.Schema, files: Path) -> str:
-    """The statement that makes the files a table."""
+def input_ddl(query: FlinkQuery, stream: str, schema: pa.Schema, files: Path) -> str:
+    """The statement that makes a stream's files a table."""
     columns = [f"`{field.name}` {_sql_type(field.type, field.name)}" for field in schema]
     if query.event_time is not None:
         if query.event_time not in schema.names:
@@ -53,7 +53,7 @@ def input_ddl(query: FlinkQuery, schema: pa.Schema, files: Path) -> str:
     }
     listed = ",\n  ".join(f"'{name}' = '{value}'" for name, value in options.items())
     body = ",\n  ".join(columns)
-    return f"CREATE TABLE `{INPUT}` (\n  {body}\n) WITH (\n  {listed}\n)"
+    return f"CREATE TABLE `{stream}` (\n  {body}\n) WITH (\n  {listed}\n)"
 
 
 _SQL_TYPES = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.bench.flink.changelog import final_rows
@@ -27,7 +29,7 @@ class _Submission(msgspec.Struct, frozen=True, kw_only=True):
     """What `submit.py` is given."""
 
     settings: dict[str, str]
-    input_ddl: str
+    input_ddls: tuple[str, ...]
     select: str
     update: bool
     key_columns: tuple[str, ...]
@@ -42,40 +44,60 @@ class _Timing(msgspec.Struct, frozen=True):
     runtime_ms: float
 
 
-def run_flink(query: FlinkQuery, stream: str, job: Job) -> Outcome:
-    """Runs to the end of the files. What is timed: see `submit.py` and `timing.py`."""
+def run_flink(query: FlinkQuery, streams: Sequence[str], job: Job) -> Outcome:
+    """Runs to the end of the files. What is timed: see `submit.py` and `timing.py`.
+
+    The end closes all windows, so the files that close them for the other engines are left out: their own windows
+    would be closed too.
+    """
     environment = ensure(lambda text: print(text, flush=True))
     directory = Path(job.directory, "flink")
-    files = sorted(stream_directory(Path(job.data), stream).glob("*.parquet"))
+    prepared = load(Path(job.data))
+    end = len(prepared.batches) - prepared.closing_batches
+    files = {
+        stream: sorted(stream_directory(Path(job.data), stream).glob("*.parquet"))[:end] for stream in streams
+    }
     submissions = [_prepare(query, job, directory, files)]
     if job.rehearsal_batches:
-        first = load(Path(job.data)).filling_batches
-        rehearsed = files[first : first + job.rehearsal_batches]
+        chosen = slice(prepared.filling_batches, prepared.filling_batches + job.rehearsal_batches)
+        rehearsed = {stream: paths[chosen] for stream, paths in files.items()}
         submissions.insert(0, _prepare(query, job, Path(job.directory, "rehearsal"), rehearsed))
     _submit(environment, directory, submissions, job.settings.get(JAVA_OPTIONS, ""))
     timing = msgspec.json.decode((directory / "timing.json").read_bytes(), type=_Timing)
     batches = batch_times(
-        [batch.rows for batch in load(Path(job.data)).batches],
+        [batch.rows for batch in prepared.batches],
         read_samples(directory / "progress"),
         timing.ended_ms - timing.runtime_ms,
         timing.ended_ms,
     )
-    rows = final_rows(directory / "result", query.key_columns)
+    rows = _typed(final_rows(directory / "result", query.key_columns), query.types)
     output = job.output / "batch=0"
     output.mkdir(parents=True)
     pq.write_table(rows, output / "rows.parquet", compression="none", use_dictionary=False)
     return Outcome(batches=batches)
 
 
-def _prepare(query: FlinkQuery, job: Job, directory: Path, files: list[Path]) -> Path:
+def _typed(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
+    wanted = [
+        pa.field(field.name, pa.type_for_alias(types[field.name]) if field.name in types else field.type)
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(wanted))
+
+
+def _prepare(query: FlinkQuery, job: Job, directory: Path, files: Mapping[str, list[Path]]) -> Path:
     """A submission in a directory of its own, over links to the files."""
-    for name in ("temporary", "result", "input"):
+    for name in ("temporary", "result", *(f"input/{stream}" for stream in files)):
         (directory / name).mkdir(parents=True)
-    for path in files:
-        (directory / "input" / path.name).hardlink_to(path)
+    for stream, paths in files.items():
+        for path in paths:
+            (directory / "input" / stream / path.name).hardlink_to(path)
     submission = _Submission(
         settings=_settings(job, directory),
-        input_ddl=input_ddl(query, pq.read_schema(files[0]), directory / "input"),
+        input_ddls=tuple(
+            input_ddl(query, stream, pq.read_schema(paths[0]), directory / "input" / stream)
+            for stream, paths in files.items()
+        ),
         select=query.select,
         update=query.update,
         key_columns=query.key_columns,

@@ -35,7 +35,8 @@ def main(path: Path) -> None:
     tables = TableEnvironment.create(
         EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration).build()
     )
-    tables.execute_sql(submission["input_ddl"])
+    for ddl in submission["input_ddls"]:
+        tables.execute_sql(ddl)
     columns = result_columns(tables.sql_query(submission["select"]))
     keys = submission["key_columns"] if submission["update"] else []
     tables.execute_sql(result_ddl(columns, keys, submission["output"]))
