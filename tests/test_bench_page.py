@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import typer
 
 from millpond.bench import plots
 from millpond.bench.page import write_page
+from millpond.bench.sweep_plots import curve, measures, places
 from millpond.cli.bench import _bytes, _variations
 
 
@@ -49,10 +51,10 @@ def test_a_run_has_its_ratios_and_plots(tmp_path: Path) -> None:
     text, pictures = page_of(
         tmp_path, run("q12", {"millpond": 4_000.0, "spark-rocksdb": 1_000.0, "passthrough": 5_000.0})
     )
-    assert "| millpond | 4,000 | 4.00 | 0.80 | 10 | 20 | 20 | 3.5 | 1,024 |" in text
+    assert "| millpond | 4,000 | 4.00 | 0.80 | 10 | 20 | 20 | 20 | 3.5 | 1,024 |" in text
     assert "Results equal: yes." in text
     assert "cores 2, pyspark 4.3.0" in text
-    assert pictures == {"01-q12-batches.png", "01-q12-cdf.png"}
+    assert pictures == {"throughput.png", "01-q12-batches.png", "01-q12-cdf.png"}
     assert all(name in text for name in pictures)
 
 
@@ -63,12 +65,66 @@ def test_an_engine_that_failed_is_shown_with_its_reason(tmp_path: Path) -> None:
     assert "Results equal: not compared." in text
 
 
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        ("not done after 600 s (3 batches were written)", "timed out"),
+        ("ValueError: not supported: no join", "not supported"),
+        ("out of memory", "failed"),
+    ],
+)
+def test_a_failure_has_the_same_word_in_table_list_and_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, word: str
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(plots, "write_word", lambda _axes, _at, text, _colour: written.append(text))
+    broken = run("q8", {"millpond": None, "spark-rocksdb": 1_000.0})
+    broken["engines"]["millpond"] = {"error": error}
+    text, _ = page_of(tmp_path, broken)
+    assert f"| millpond | {word} |" in text
+    assert f"- millpond {word}: {error}\n" in text
+    assert written == [word, ""]
+
+
 def test_a_sweep_is_a_curve(tmp_path: Path) -> None:
     rates = {"millpond": 4_000.0, "spark-rocksdb": 1_000.0}
     text, pictures = page_of(tmp_path, run("q7", rates, window="10"), run("q7", rates, window="60"))
     assert "## q7, window 10" in text
     assert "## q7 over window" in text
     assert {"throughput.png", "sweep-q7-window-throughput.png"} <= pictures
+
+
+def test_swept_values_stand_where_their_numbers_are() -> None:
+    assert places(["16m", "1k", "256"]) == [16 << 20, 1 << 10, 256]
+    assert places(["0", "0.02", "1"]) == [0, 0.02, 1]
+    assert places(["hdfs", "object-store"]) == [0, 1]
+
+
+def test_a_value_at_which_an_engine_failed_is_a_gap_in_its_curve(tmp_path: Path) -> None:
+    rates = (("16m", None), ("64m", 2_000.0), ("1m", 3_000.0))
+    runs = [run("q7", {"spark-memory": rate, "millpond": 4_000.0}, memory=at) for at, rate in rates]
+    (throughput,) = measures(runs)
+    figures = [each["engines"]["spark-memory"] for each in runs]
+    at, sizes = curve(places([value for value, _ in rates]), figures, throughput)
+    assert at == [1 << 20, 16 << 20, 64 << 20]
+    assert sizes == [3.0, pytest.approx(math.nan, nan_ok=True), 2.0]
+    _, pictures = page_of(tmp_path, *runs)
+    assert "sweep-q7-memory-throughput.png" in pictures
+
+
+@pytest.mark.parametrize(
+    ("option", "told", "label"),
+    [
+        ("keys", {"largest_state_bytes": 3 << 20}, "MiB of state, at most"),
+        ("window", {"largest_state_bytes": 3 << 20}, "MiB of state, at most"),
+        ("memory", {"read_hit_ratio": 0.5}, "share of reads from memory"),
+        ("write-buffer", {"largest_file_bytes": 3 << 20}, "MiB of files, at most"),
+    ],
+)
+def test_a_sweep_draws_what_its_option_is_about(option: str, told: dict[str, Any], label: str) -> None:
+    swept = run("q7", {"millpond": 4_000.0}, **{option: "10"})
+    swept["engines"]["millpond"] |= told
+    assert [each.label for each in measures([swept])] == ["thousand rows a second", label]
 
 
 def test_a_sweep_names_an_option_and_its_values() -> None:
@@ -133,7 +189,6 @@ def test_live_traffic_has_its_delays_and_says_what_it_was(tmp_path: Path) -> Non
     assert "a batch every 3 s" in text
     assert "14 s fill the windows" in text
     assert "HDFS (1.5 ms)" in text
-    assert "did not outgrow the memory of millpond" in text
     assert "| millpond | 10 | 20 | 30 | 40 | 10 | 20 | 30 | 40 | 20 | 92.5% | 3.5 | 1,024 |" in text
     assert "| spark-rocksdb | failed |" in text
     assert pictures == {"01-q5-batches.png", "01-q5-cdf.png", "01-q5-delay-cdf.png"}
@@ -141,7 +196,7 @@ def test_live_traffic_has_its_delays_and_says_what_it_was(tmp_path: Path) -> Non
 
 def test_a_sweep_over_the_rate_is_a_curve_of_delays(tmp_path: Path) -> None:
     runs = [live_run(rate, p95, {"rate": str(rate)}) for rate, p95 in ((1_000, 20.0), (2_000, 28.0))]
-    (measure,) = plots.measures(runs)
+    (measure,) = measures(runs)
     assert measure.label == "delay, p95, milliseconds"
     assert measure.of(runs[1]["engines"]["millpond"]) == 28.0
     _, pictures = page_of(tmp_path, *runs)

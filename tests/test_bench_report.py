@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from rich.console import Console
 
-from millpond.bench import report
+from millpond.bench import plots, report
 from millpond.bench.compare import Comparison, EngineRun, Plan
 from millpond.bench.job import Arrivals, BatchTime, Outcome, Probe, StateReads
 from millpond.bench.keyed import Keyed
 from millpond.bench.live import Live
 from millpond.bench.papers import Paper
 from millpond.bench.runner import Measured
+from millpond.bench.tables import print_run
 
 WORKLOAD = Keyed(rows=400, keys=10, batch_rows=100)
 
@@ -32,7 +34,7 @@ def failed(engine: str, error: str) -> EngineRun:
     return EngineRun(engine, Measured(Outcome(error=error), 0.0, 0), None)
 
 
-def entry(*runs: EngineRun, warmup: int = 1, repeat: int = 1) -> dict[str, object]:
+def entry(*runs: EngineRun, warmup: int = 1, repeat: int = 1) -> dict[str, Any]:
     plan = Plan(
         workload=WORKLOAD,
         engines=tuple(dict.fromkeys(run.engine for run in runs)),
@@ -52,7 +54,7 @@ def test_batches_that_fill_the_state_are_not_in_the_figures() -> None:
     assert found["params"]["filling_batches"] == 2
 
 
-def engines(found: dict[str, object]) -> dict[str, dict[str, object]]:
+def engines(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     value = found["engines"]
     assert isinstance(value, dict)
     return value
@@ -72,6 +74,8 @@ def test_the_file_has_the_shape_that_readers_rely_on(tmp_path: Path) -> None:
     assert found["runs"][0]["engines"]["millpond"] == {
         "rows_per_s": 50_000.0,
         "batch_ms": {"p50": 2.0, "p95": 3.0, "p99": 3.0, "p999": 3.0, "max": 3.0},
+        "runs": [{"rows_per_s": 50_000.0, "p50": 2.0, "p95": 3.0, "cpu_s": 1.0}],
+        "counted_ms": [1.0, 2.0, 3.0],
         "trace_ms": [9.0, 1.0, 2.0, 3.0],
         "phases_ms": {},
         "state_rows": 7,
@@ -90,17 +94,39 @@ def test_without_the_floor_nothing_is_said_about_it() -> None:
     assert "above_floor_ms" not in engines(entry(ran("millpond", [1, 1, 1, 1])))["millpond"]
 
 
-def test_repeats_are_one_run_of_all_their_measured_batches() -> None:
-    found = entry(
+def repeated() -> dict[str, Any]:
+    return entry(
         ran("millpond", [900, 1, 1, 1], cpu_s=1, memory=10),
-        ran("millpond", [900, 3, 3, 3], cpu_s=3, memory=30),
+        ran("millpond", [900, 10, 10, 20], cpu_s=3, memory=30),
         ran("millpond", [900, 2, 2, 2], cpu_s=2, memory=20),
         repeat=3,
     )
-    figures = engines(found)["millpond"]
+
+
+def test_repeats_are_told_by_the_middle_one_and_each() -> None:
+    figures = engines(repeated())["millpond"]
     assert figures["rows_per_s"] == 50_000.0
-    assert figures["batch_ms"] == {"p50": 2.0, "p95": 3.0, "p99": 3.0, "p999": 3.0, "max": 3.0}
+    assert set(figures["batch_ms"].values()) == {2.0}
     assert (figures["cpu_s"], figures["peak_memory_bytes"]) == (2, 30)
+    assert figures["runs"] == [
+        {"rows_per_s": 100_000.0, "p50": 1, "p95": 1, "cpu_s": 1},
+        {"rows_per_s": 7_500.0, "p50": 10, "p95": 20, "cpu_s": 3},
+        {"rows_per_s": 50_000.0, "p50": 2, "p95": 2, "cpu_s": 2},
+    ]
+
+
+def test_the_spread_of_repeats_is_shown_where_there_are_some() -> None:
+    assert "7,500-100,000" in printed(repeated())
+    assert "of runs" not in printed(entry(ran("millpond", [900, 1, 1, 1])))
+
+
+def test_the_distribution_is_of_the_batches_that_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = {}
+    monkeypatch.setattr(plots, "_shares", lambda curves, *_: drawn.update(curves))
+    plots.distribution(engines(entry(ran("millpond", [900, 3, 1, 2]))), tmp_path / "none.png")
+    assert drawn == {"millpond": ([1, 2, 3], [1 / 3, 2 / 3, 1.0])}
 
 
 def test_a_failed_engine_has_its_error_alone() -> None:
@@ -154,7 +180,7 @@ def ran_live(engine: str, digest: str) -> EngineRun:
 
 def printed(found: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=200)
-    report.print_table(console, found)
+    print_run(console, found)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -170,7 +196,7 @@ def test_live_traffic_is_told_by_batch_times_and_delays() -> None:
     assert "events" not in found["params"], "what is about full speed alone is no parameter here"
     text = printed(json.loads(msgspec.json.encode(found)))
     assert "1,000 events/s, trigger 1 s; results equal: yes" in text
-    assert "0.750" in text
+    assert "75.0%" in text
 
 
 def test_waiting_for_storage_is_told_at_full_speed_too() -> None:

@@ -17,6 +17,7 @@ from millpond.bench.keyed import Keyed
 from millpond.bench.page import _split_lines
 from millpond.bench.runner import Measured
 from millpond.bench.split import millpond_split, phases, spark_split, with_query
+from millpond.bench.tables import print_run
 
 DURATIONS = {
     "triggerExecution": 100,
@@ -120,7 +121,7 @@ def test_the_report_has_both_splits_where_an_engine_tells_them() -> None:
 
 def test_the_table_says_why_an_engine_has_no_figures(tmp_path: Path) -> None:
     with (tmp_path / "printed").open("w") as file:
-        report.print_table(Console(file=file, width=160), entry())
+        print_run(Console(file=file, width=160), entry())
     text = (tmp_path / "printed").read_text()
     assert "timed out" in text
     assert "not supported" in text

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from millpond.bench.compare import EngineRun
+from millpond.bench.failures import failure
 from millpond.bench.workload import Prepared
 
 __all__ = ["Display"]
@@ -103,7 +104,8 @@ class Display:
         self._progress.update(self._task, completed=self._finished * self._batches)
         outcome = run.measured.outcome
         if outcome.error is not None:
-            self._console.print(f"  {run.engine} failed: {outcome.error.splitlines()[0]}", markup=False)
+            kind, reason = failure(outcome.error), outcome.error.splitlines()[0]
+            self._console.print(f"  {run.engine} {kind}: {reason}", markup=False)
             return
         if outcome.probes:
             self._console.print(f"  {run.engine}: {len(outcome.probes)} rates tried")

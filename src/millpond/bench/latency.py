@@ -8,27 +8,25 @@ memory. Where that never happens, the figures count without it and say so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
-from millpond.bench.figures import PERCENTILES, percentiles
+from millpond.bench.figures import PERCENTILES, medians, percentiles
 from millpond.bench.job import BatchTime, Outcome
 from millpond.bench.live import Live
 from millpond.bench.rates import max_rate
+from millpond.bench.repeats import speeds
 from millpond.bench.state_reads import ahead_ratio, hit_ratio
 
 __all__ = [
     "Counting",
     "delay_percentiles",
     "live_figures",
-    "print_live_table",
     "search_entry",
     "state_figures",
-    "state_words",
 ]
 
 CDF_SHARES = (*(number / 200 for number in range(1, 199)), 0.995, 0.999, 1.0)
@@ -94,19 +92,16 @@ def _quantiles(ordered: Sequence[tuple[float, int]], shares: Any) -> list[float]
 
 
 def live_figures(traces: Sequence[Sequence[BatchTime]], counting: Counting) -> dict[str, Any]:
-    """Of one engine, its repeats together. `rows_per_s`: what was done of the traffic while it was measured."""
+    """Of one engine's repeats. `rows_per_s`: what was done of the traffic while it was measured."""
     runs = [counting.of(trace) for trace in traces]
     batches = [batch for run in runs for batch in run]
-    seconds = sum(_span_s(run, counting.live) for run in runs if run)
     outgrown = all(counting.outgrown_from(trace) is not None for trace in traces)
     return {
-        "rows_per_s": round(sum(batch.rows for batch in batches) / seconds, 1),
-        "batch_ms": percentiles([batch.ms for batch in batches]),
-        "delay_ms": delay_percentiles(batches),
+        **speeds(runs, partial(_span_ms, live=counting.live)),
+        "delay_ms": medians([delay_percentiles(run) or {} for run in runs]),
         "delay_cdf": {"share": list(CDF_SHARES), "ms": _quantiles(_ordered_delays(batches), CDF_SHARES)},
         "trace_s": [batch.arrivals.started_s for batch in traces[-1] if batch.arrivals],
         "counted_batches": len(batches),
-        "counted_ms": [batch.ms for batch in batches],
         "state_outgrew_memory": None if counting.memory_bytes is None else outgrown,
     }
 
@@ -121,10 +116,10 @@ def search_entry(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _span_s(batches: Sequence[BatchTime], live: Live) -> float:
+def _span_ms(batches: Sequence[BatchTime], live: Live) -> float:
     """From the trigger of the first batch to that of the one after the last."""
     starts = [batch.arrivals.started_s for batch in batches if batch.arrivals]
-    return starts[-1] - starts[0] + max(batches[-1].ms / 1_000, live.trigger_seconds)
+    return (starts[-1] - starts[0]) * 1_000 + max(batches[-1].ms, live.trigger_seconds * 1_000)
 
 
 def state_figures(batches: Sequence[BatchTime]) -> dict[str, Any]:
@@ -145,86 +140,3 @@ def state_figures(batches: Sequence[BatchTime]) -> dict[str, Any]:
     if waits:
         found["state_wait_ms"] = percentiles(waits)
     return found
-
-
-def state_words(engines: Mapping[str, Any]) -> list[str]:
-    """What is known about the size of state, reads of it and waiting for it, a line for each engine."""
-    found = []
-    for name, figures in engines.items():
-        said = []
-        size, files = figures.get("largest_state_bytes"), figures.get("largest_file_bytes")
-        if size:
-            said.append(f"up to {size / (1 << 20):,.0f} MiB of state")
-        if files and files != size:
-            said.append(f"{files / (1 << 20):,.0f} MiB of files")
-        waits, ratio = figures.get("state_wait_ms"), figures.get("read_hit_ratio")
-        if waits:
-            said.append(
-                f"waited {waits['p50']:,.0f} ms a batch for storage (p95 {waits['p95']:,.0f}), all threads"
-            )
-        if ratio is not None:
-            said.append(f"{ratio:.1%} of reads from memory")
-        if "read_ahead_hit_ratio" in figures:
-            said.append(f"{figures['read_ahead_hit_ratio']:.1%} of what was in files read ahead")
-        if said:
-            found.append(f"{name}: {'; '.join(said)}")
-    return found
-
-
-def print_live_table(console: Console, entry: Mapping[str, Any]) -> None:
-    """In place of the table of throughput."""
-    params = entry["params"]
-    live = params["live"]
-    varied = "".join(f", {name} {value}" for name, value in params.get("varied", {}).items())
-    searching = params.get("find_rate", False)
-    pace = "highest rate" if searching else f"{live['rate']:,} events/s"
-    equal = {True: "yes", False: "NO", None: "not compared"}[entry["results_equal"]]
-    title = (
-        f"{entry['workload']}{varied}: {pace}, trigger {live['trigger_seconds']:g} s; results equal: {equal}"
-    )
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    headings = (
-        ("events/s sustained", "p95 delay ms there")
-        if searching
-        else (
-            "batch p50 ms",
-            "p95",
-            "p99",
-            "p999",
-            "delay p50 ms",
-            "p95",
-            "p99",
-            "p999",
-            "state wait p95",
-            "hits",
-        )
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for name, figures in entry["engines"].items():
-        if "error" in figures:
-            table.add_row(name, "[red]failed[/]")
-        elif searching:
-            table.add_row(name, *_search_cells(figures))
-        else:
-            table.add_row(name, *_latency_cells(figures))
-    console.print(table)
-    for name, figures in entry["engines"].items():
-        if "error" in figures:
-            console.print(f"{name}: {figures['error']}", style="red", markup=False)
-
-
-def _search_cells(figures: Mapping[str, Any]) -> list[str]:
-    rate = figures["max_rate"]
-    best = next((each for each in figures["probes"] if each["rate"] == rate), None)
-    return ["none" if rate is None else f"{rate:,}", f"{best['delay_p95_ms']:,.0f}" if best else ""]
-
-
-def _latency_cells(figures: Mapping[str, Any]) -> list[str]:
-    shown = ("p50", "p95", "p99", "p999")
-    cells = [f"{figures[part][name]:,.0f}" for part in ("batch_ms", "delay_ms") for name in shown]
-    waits, ratio = figures.get("state_wait_ms"), figures.get("read_hit_ratio")
-    cells.append(f"{waits['p95']:,.0f}" if waits else "")
-    cells.append(f"{ratio:.3f}" if ratio is not None else "")
-    return cells

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from millpond.bench import plots
-from millpond.bench.latency import state_words
-from millpond.bench.page_live import is_live, is_search, latency_cells, live_words, search_rows
-from millpond.bench.settings import BASELINES, FLOOR
-from millpond.service.spent import PARTS
+from millpond.bench import plots, sweep_plots
+from millpond.bench.cells import engine_rows, split_rows
+from millpond.bench.failures import failure
+from millpond.bench.page_live import is_live, is_search, live_words
+from millpond.bench.state_words import state_words
 
 __all__ = ["write_page"]
 
@@ -35,7 +35,7 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     lines += ["", *_READING, ""]
     runs = [run for content in contents for run in content["runs"]]
     full_speed = [run for run in _finished(runs) if not is_live(run)]
-    if len(full_speed) > 1:
+    if full_speed:
         lines += [_picture(out, "throughput.png", plots.throughput, full_speed), ""]
     searches = [run for run in runs if is_search(run)]
     if searches:
@@ -45,9 +45,9 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     for name, group in _sweeps(runs).items():
         workload, varied = name
         lines += [f"## {workload} over {varied}", ""]
-        for measure in plots.measures(group):
+        for measure in sweep_plots.measures(group):
             picture = f"sweep-{workload}-{varied}-{measure.name}.png"
-            lines += [_picture(out, picture, partial(plots.growth, measure=measure), group), ""]
+            lines += [_picture(out, picture, partial(sweep_plots.growth, measure=measure), group), ""]
     page = out / "report.md"
     page.write_text("\n".join(lines))
     return page
@@ -72,16 +72,12 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
     said = {True: "yes", False: "**no**", None: "not compared"}[run["results_equal"]]
     lines += [f"Results equal: {said}.", ""]
     if is_live(run):
-        rows = search_rows(run["engines"]) if is_search(run) else latency_cells(run["engines"])
-        lines += [live_words(run), "", *_markdown(rows), ""]
-    else:
-        lines += _table(run["engines"])
-        about_state = [f"- {line}" for line in state_words(run["engines"])]
-        lines += [*about_state, ""] if about_state else []
+        lines += [live_words(run), ""]
+    lines += [*_markdown(engine_rows(run)), ""]
+    notes = [f"- {line}" for line in state_words(run["engines"])]
     failed = {name: each["error"] for name, each in run["engines"].items() if "error" in each}
-    lines += [f"- {name} failed: {_first_line(error)}" for name, error in failed.items()]
-    if failed:
-        lines.append("")
+    notes += [f"- {name} {failure(error)}: {_first_line(error)}" for name, error in failed.items()]
+    lines += [*notes, ""] if notes else []
     engines = {name: each for name, each in run["engines"].items() if each.get("trace_ms")}
     if engines:
         stem = f"{number:02}-{run['workload']}"
@@ -101,48 +97,11 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
 
 def _split_lines(engines: Mapping[str, Any], out: Path, picture: str) -> list[str]:
     """Where time and CPU time went, for the engines that tell."""
-    kinds = (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
-    told = {name: each for name, each in engines.items() if any(key in each for key, _ in kinds)}
-    if not told:
+    rows = split_rows(engines)
+    if not rows:
         return []
-    headings = ["ms a batch", "", *(part.replace("_", " ") for part in PARTS)]
-    lines = [_row(headings), _row(["---", "---", *["---:"] * len(PARTS)])]
-    for name, figures in told.items():
-        for key, said in kinds:
-            if key in figures:
-                split = figures[key]
-                cells = [f"{split[part]:,.1f}" if part in split else "" for part in PARTS]
-                lines.append(_row([name, said, *cells]))
-    return [*lines, "", _picture(out, picture, plots.splits, told), ""]
-
-
-def _table(engines: Mapping[str, Any]) -> list[str]:
-    baseline = next((engines[name] for name in BASELINES if "rows_per_s" in engines.get(name, {})), None)
-    floor = engines.get(FLOOR, {})
-    headings = [
-        "engine",
-        "rows/s",
-        "× baseline",
-        "× floor",
-        "p50 ms",
-        "p95 ms",
-        "p99 ms",
-        "CPU s",
-        "peak MiB",
-    ]
-    lines = [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)])]
-    for name, figures in engines.items():
-        if "rows_per_s" not in figures:
-            lines.append(_row([name, "failed", *[""] * (len(headings) - 2)]))
-            continue
-        batch_ms = figures.get("batch_ms", {})
-        cells = [name, f"{figures['rows_per_s']:,.0f}", _ratio(figures, baseline), _ratio(figures, floor)]
-        cells += [f"{batch_ms[each]:,.0f}" if each in batch_ms else "" for each in ("p50", "p95", "p99")]
-        cells.append(f"{figures['cpu_s']:,.1f}" if "cpu_s" in figures else "")
-        peak = figures.get("peak_memory_bytes")
-        cells.append("" if peak is None else f"{peak / (1 << 20):,.0f}")
-        lines.append(_row(cells))
-    return [*lines, ""]
+    told = {name: engines[name] for name, *_ in rows[1:]}
+    return [*_markdown(rows), "", _picture(out, picture, plots.splits, told), ""]
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -153,12 +112,6 @@ def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _ratio(figures: Mapping[str, Any], other: Mapping[str, Any] | None) -> str:
-    if not other or "rows_per_s" not in other:
-        return ""
-    return f"{figures['rows_per_s'] / other['rows_per_s']:.2f}"
 
 
 def _first_line(text: str) -> str:

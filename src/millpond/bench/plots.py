@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["delays", "distribution", "growth", "max_rates", "measures", "splits", "throughput", "traces"]
+from millpond.bench.failures import failure
 
-_COLOURS = {
+__all__ = [
+    "COLOURS",
+    "axes_of",
+    "delays",
+    "distribution",
+    "max_rates",
+    "splits",
+    "throughput",
+    "traces",
+    "write_word",
+]
+
+COLOURS = {
     "millpond": "#0b6e4f",
     "spark-rocksdb": "#d1495b",
     "spark-rocksdb-default": "#e39aa4",
@@ -33,7 +45,7 @@ _PART_COLOURS = {
 }
 
 
-def _axes(path: Path) -> Any:
+def axes_of(path: Path) -> Any:
     """A figure's axes, and how to save it; matplotlib is imported when a plot is asked for."""
     from matplotlib.figure import Figure
 
@@ -71,13 +83,16 @@ def max_rates(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _bars(runs: Sequence[Mapping[str, Any]], path: Path, figure: str, label: str) -> None:
-    axes, save = _axes(path)
+    axes, save = axes_of(path)
     engines = list(dict.fromkeys(name for run in runs for name in run["engines"]))
     width = 0.8 / len(engines)
     for place, engine in enumerate(engines):
         at = [number + (place - (len(engines) - 1) / 2) * width for number in range(len(runs))]
-        rates = [(run["engines"].get(engine, {}).get(figure) or 0) / 1_000 for run in runs]
-        axes.bar(at, rates, width * 0.92, label=engine, color=_COLOURS.get(engine))
+        figures = [run["engines"].get(engine, {}) for run in runs]
+        rates = [(each.get(figure) or 0) / 1_000 for each in figures]
+        axes.bar(at, rates, width * 0.92, label=engine, color=COLOURS.get(engine))
+        for middle, each in zip(at, figures, strict=True):
+            write_word(axes, middle, _why_none(each, figure), COLOURS.get(engine))
     labels = [_label(run) for run in runs]
     crowded = max(len(label) for label in labels) * len(labels) > 70
     axes.set_xticks(
@@ -89,6 +104,27 @@ def _bars(runs: Sequence[Mapping[str, Any]], path: Path, figure: str, label: str
     save()
 
 
+def _why_none(figures: Mapping[str, Any], figure: str) -> str:
+    if "error" in figures:
+        return failure(figures["error"])
+    return "none" if figure in figures and not figures[figure] else ""
+
+
+def write_word(axes: Any, at: float, word: str, colour: str | None, shift_points: float = 0) -> None:
+    """In place of an engine's bar or point: why there is none."""
+    axes.annotate(
+        word,
+        (at, 0),
+        xytext=(shift_points, 3),
+        textcoords="offset points",
+        rotation=90,
+        ha="center",
+        va="bottom",
+        fontsize="small",
+        color=colour,
+    )
+
+
 def _label(run: Mapping[str, Any]) -> str:
     varied = run["params"].get("varied", {})
     return " ".join([run["workload"], *(f"{name}={value}" for name, value in varied.items())])
@@ -96,11 +132,11 @@ def _label(run: Mapping[str, Any]) -> str:
 
 def traces(engines: Mapping[str, Any], path: Path) -> None:
     """The time of each batch, in order or, under live traffic, when it began."""
-    axes, save = _axes(path)
+    axes, save = axes_of(path)
     for name, figures in engines.items():
         times = figures["trace_ms"]
         at = figures.get("trace_s") or range(len(times))
-        axes.plot(at, times, label=name, color=_COLOURS.get(name), marker="o", markersize=3)
+        axes.plot(at, times, label=name, color=COLOURS.get(name), marker="o", markersize=3)
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
     live = any("trace_s" in figures for figures in engines.values())
@@ -130,9 +166,9 @@ def delays(engines: Mapping[str, Any], path: Path) -> None:
 def _shares(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path, across: str, up: str
 ) -> None:
-    axes, save = _axes(path)
+    axes, save = axes_of(path)
     for name, (times, shares) in curves.items():
-        axes.step([times[0], *times], [0, *shares], where="post", label=name, color=_COLOURS.get(name))
+        axes.step([times[0], *times], [0, *shares], where="post", label=name, color=COLOURS.get(name))
     every = [time for times, _ in curves.values() for time in times]
     axes.set_xscale("log")
     axes.set_xlim(max(min(every), 1.0) / 1.2, max(every) * 1.2)
@@ -144,77 +180,9 @@ def _shares(
     save()
 
 
-class Measure(NamedTuple):
-    """A figure of an engine that a sweep draws."""
-
-    name: str
-    label: str
-    of: Callable[[Mapping[str, Any]], float | None]
-
-
-_SPEEDS = (
-    Measure("max-rate", "thousand events a second sustained", lambda each: _thousands(each.get("max_rate"))),
-    Measure("delay", "delay, p95, milliseconds", lambda each: each.get("delay_ms", {}).get("p95")),
-    Measure("throughput", "thousand rows a second", lambda each: _thousands(each.get("rows_per_s"))),
-)
-"""What a run is about: the first of these that any engine tells."""
-_BESIDE = {
-    "read-batch-ratio": (
-        Measure(
-            "hits", "share of reads from files served ahead", lambda each: each.get("read_ahead_hit_ratio")
-        ),
-        Measure("wait", "state wait a batch, p95, ms", lambda each: each.get("state_wait_ms", {}).get("p95")),
-    ),
-    "space-amplification": (
-        Measure("files", "MiB of files, at most", lambda each: _mebibytes(each.get("largest_file_bytes"))),
-    ),
-}
-"""What else a sweep over an option is about."""
-
-
-def measures(runs: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """What to draw of a sweep."""
-    (option,) = runs[0]["params"]["varied"]
-    engines = [figures for run in runs for figures in run["engines"].values()]
-
-    def is_told(measure: Measure) -> bool:
-        return any(measure.of(figures) is not None for figures in engines)
-
-    speed = next(filter(is_told, _SPEEDS), _SPEEDS[-1])
-    return [speed, *filter(is_told, _BESIDE.get(option, ()))]
-
-
-def growth(runs: Sequence[Mapping[str, Any]], measure: Measure, path: Path) -> None:
-    """A figure over the values of a varied option."""
-    from matplotlib.ticker import StrMethodFormatter
-
-    axes, save = _axes(path)
-    (option,) = runs[0]["params"]["varied"]
-    values = [run["params"]["varied"][option] for run in runs]
-    for engine in dict.fromkeys(name for run in runs for name in run["engines"]):
-        measured = [measure.of(run["engines"].get(engine, {})) for run in runs]
-        points = [(value, size) for value, size in zip(values, measured, strict=True) if size is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=engine, color=_COLOURS.get(engine), marker="o")
-    axes.set_xlabel(option)
-    axes.set_ylabel(measure.label)
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize="small")
-    save()
-
-
-def _thousands(rate: float | None) -> float | None:
-    return rate / 1_000 if rate else None
-
-
-def _mebibytes(size: int | None) -> float | None:
-    return None if size is None else size / (1 << 20)
-
-
 def splits(engines: Mapping[str, Any], path: Path) -> None:
     """For each engine a bar of its time and one of its CPU time, made up of their parts."""
-    axes, save = _axes(path)
+    axes, save = axes_of(path)
     kinds = (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
     bars = [
         (f"{name}, {said}", figures[key])

@@ -1,4 +1,4 @@
-"""The report: one JSON shape for every benchmark, and a table of it for people."""
+"""The report: one JSON shape for every benchmark."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from millpond.bench.compare import Comparison, EngineRun, Plan
-from millpond.bench.figures import above_floor, means, medians, percentiles, rows_per_s
+from millpond.bench.figures import above_floor, means, medians
 from millpond.bench.job import BatchTime
 from millpond.bench.latency import (
     Counting,
     live_figures,
-    print_live_table,
     search_entry,
     state_figures,
-    state_words,
 )
 from millpond.bench.machine import machine, versions
-from millpond.bench.settings import BASELINES, FLOOR
+from millpond.bench.repeats import speeds
+from millpond.bench.settings import FLOOR
 from millpond.bench.workload import StreamingWorkload
 from millpond.service.spent import PARTS
 
-__all__ = ["print_table", "report", "run_entry", "write"]
+__all__ = ["report", "run_entry", "write"]
 
 
 def report(*runs: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def run_entry(comparison: Comparison) -> dict[str, Any]:
 
 
 def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[str, Any]:
-    """Batches of all repeats together; CPU time of the middle one, the largest memory."""
+    """The middle of the repeats, the largest memory; parts of time and what is told of state are of all together."""
     failed = [run.measured.outcome.error for run in runs if run.measured.outcome.error is not None]
     if failed:
         return {"error": failed[0]}
@@ -89,22 +86,20 @@ def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[st
         return search_entry([run.measured.outcome for run in runs])
     traces = [run.measured.outcome.batches for run in runs]
     if plan.traffic is None:
-        batches = [batch for trace in traces for batch in trace[measured]]
-        batch_ms = [batch.ms for batch in batches]
-        speed = {
-            "rows_per_s": rows_per_s(sum(batch.rows for batch in batches), sum(batch_ms)),
-            "batch_ms": percentiles(batch_ms),
-        }
+        counted: list[Sequence[BatchTime]] = [trace[measured] for trace in traces]
+        speed = speeds(counted, _busy_ms)
     else:
         counting = Counting(plan.warmup_batches, plan.traffic, plan.memory_bytes)
-        batches = [batch for trace in traces for batch in counting.of(trace)]
-        if not batches:
+        counted = [counting.of(trace) for trace in traces]
+        if not all(counted):
             return {
                 "error": "no batch was measured: the traffic ends before the warm-up does; more --seconds"
             }
         speed = live_figures(traces, counting)
+    batches = [batch for run in counted for batch in run]
     last, filling = runs[-1], measured.start - plan.warmup_batches
     return speed | {
+        "runs": [told | {"cpu_s": run.measured.cpu_s} for told, run in zip(speed["runs"], runs, strict=True)],
         "trace_ms": [batch.ms for batch in last.measured.outcome.batches[filling:]],
         "phases_ms": medians([batch.phases_ms for batch in batches]),
         **_splits(batches),
@@ -115,6 +110,10 @@ def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[st
         "result_digest": last.digest,
         **state_figures(batches),
     }
+
+
+def _busy_ms(batches: Sequence[BatchTime]) -> float:
+    return sum(batch.ms for batch in batches)
 
 
 def _splits(batches: Sequence[BatchTime]) -> dict[str, dict[str, float]]:
@@ -140,82 +139,3 @@ def _results_equal(comparison: Comparison) -> bool | None:
     if len({run.engine for run in finished}) < 2:
         return None
     return len({run.digest for run in finished}) == 1
-
-
-def print_table(console: Console, entry: Mapping[str, Any]) -> None:
-    if entry["params"].get("live"):
-        print_live_table(console, entry)
-        _print_splits(console, entry["engines"])
-        return
-    varied = "".join(f", {name} {value}" for name, value in entry["params"].get("varied", {}).items())
-    title = f"{entry['workload']}{varied}: results equal: {_said(entry['results_equal'])}"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    speed = ("rows/s", "× rocksdb", "× floor", "p50 ms", "p95 ms", "max ms", "p95 above floor")
-    for heading in (*speed, "CPU s", "peak MiB", "state rows"):
-        table.add_column(heading, justify="right")
-    engines: Mapping[str, Any] = entry["engines"]
-    baseline = next((engines[name] for name in BASELINES if name in engines), None)
-    for name, figures in engines.items():
-        if "error" in figures:
-            table.add_row(name, f"[red]{_short(figures['error'])}[/]")
-            continue
-        batch_ms = figures["batch_ms"]
-        above = figures.get("above_floor_ms")
-        state_rows = figures["state_rows"]
-        table.add_row(
-            name,
-            f"{figures['rows_per_s']:,.0f}",
-            _ratio(figures, baseline),
-            _ratio(figures, engines.get(FLOOR)),
-            f"{batch_ms['p50']:,.0f}",
-            f"{batch_ms['p95']:,.0f}",
-            f"{batch_ms['max']:,.0f}",
-            "" if above is None else f"{above['p95']:,.0f}",
-            f"{figures['cpu_s']:,.1f}",
-            f"{figures['peak_memory_bytes'] / (1 << 20):,.0f}",
-            "" if state_rows is None else f"{state_rows:,}",
-        )
-    console.print(table)
-    _print_splits(console, engines)
-    for line in state_words(engines):
-        console.print(line, style="dim", highlight=False)
-    for name, figures in engines.items():
-        if "error" in figures:
-            console.print(f"{name}: {figures['error']}", style="red", markup=False)
-
-
-def _print_splits(console: Console, engines: Mapping[str, Any]) -> None:
-    rows = [
-        (name, said, figures[key])
-        for name, figures in engines.items()
-        for key, said in (("time_split_ms", "time"), ("cpu_split_ms", "CPU"))
-        if key in figures
-    ]
-    if not rows:
-        return
-    table = Table(title="ms a batch, by part", title_justify="left", box=None, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    table.add_column("")
-    for part in PARTS:
-        table.add_column(part.replace("_", " "), justify="right")
-    for name, said, split in rows:
-        table.add_row(name, said, *(f"{split[part]:,.1f}" if part in split else "" for part in PARTS))
-    console.print(table)
-
-
-def _short(error: str) -> str:
-    """What kind of failure it is, for a cell of a table."""
-    if error.startswith("not done after"):
-        return "timed out"
-    return "not supported" if "not supported:" in error else "failed"
-
-
-def _ratio(figures: Mapping[str, Any], other: Mapping[str, Any] | None) -> str:
-    if other is None or "rows_per_s" not in other:
-        return ""
-    return f"{figures['rows_per_s'] / other['rows_per_s']:.2f}"
-
-
-def _said(equal: bool | None) -> str:
-    return {True: "yes", False: "NO", None: "not compared"}[equal]

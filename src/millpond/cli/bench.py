@@ -363,17 +363,12 @@ def _is_number(text: str) -> bool:
 
 
 def _bytes(text: str | None) -> int | None:
-    """`256m` as bytes."""
-    if text is None:
-        return None
-    units = {"k": 10, "m": 20, "g": 30}
-    number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in units else (text, "")
-    if not number.isdigit() or int(number) == 0:
-        raise typer.BadParameter(
-            f"{text!r} is no size; write bytes, or a number with k, m or g",
-            param_hint="--memory, --write-buffer",
-        )
-    return int(number) << units.get(unit, 0)
+    from millpond.bench.sizes import size_bytes
+
+    try:
+        return None if text is None else size_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--memory, --write-buffer") from None
 
 
 def _said_of(refusal: str | None) -> str:
@@ -476,6 +471,7 @@ def _run(plans: Sequence[Plan], json: Path | None) -> int:
     from millpond.bench.compare import compare
     from millpond.bench.display import Display
     from millpond.bench.slow_storage import JdkMissing
+    from millpond.bench.tables import print_run
 
     # The engines' processes are in sessions of their own and end with the block that watches them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -498,7 +494,7 @@ def _run(plans: Sequence[Plan], json: Path | None) -> int:
         if number == len(plans):
             for name, value in comparison.settings.items():
                 console.print(f"{name}={value}", style="dim", highlight=False)
-        report.print_table(console, entry)
+        print_run(console, entry)
         if comparison.difference is not None:
             console.print(f"results differ; first rows, {comparison.difference}", markup=False)
         if json is not None:
