@@ -123,3 +123,33 @@ def test_engines_agree_on_a_query_of_the_papers() -> None:
     splits = [outcome.batches[-1].time_split_ms for outcome in outcomes]
     assert all("state_write" in split for split in splits)
     assert "state_read" in splits[1]
+    # Spark's stores tell no CPU time: all of it is the query's.
+    assert outcomes[1].batches[-1].cpu_split_ms.keys() == {"query"}
+
+
+def test_the_floor_takes_the_rows_of_all_streams() -> None:
+    plan = Plan(
+        workload=Paper(query_name="q8", size="small", events=6_000, batch_events=2_000),
+        engines=("spark-memory", "passthrough"),
+        repeat=1,
+        warmup_batches=1,
+        time_limit_s=300,
+    )
+    comparison = compare(plan, Quiet())
+    model, floor = (each.measured.outcome for each in comparison.runs)
+    assert (model.error, floor.error) == (None, None)
+    assert [batch.rows for batch in floor.batches] == [batch.rows for batch in model.batches]
+    assert comparison.runs[0].digest == comparison.runs[1].digest
+
+
+def test_a_query_that_millpond_refuses_is_not_supported() -> None:
+    plan = Plan(
+        workload=Paper(query_name="q13", size="small", events=1_500, batch_events=500),
+        engines=("millpond",),
+        repeat=1,
+        warmup_batches=1,
+        time_limit_s=300,
+    )
+    (run,) = compare(plan, Quiet()).runs
+    assert run.measured.outcome.error is not None
+    assert run.measured.outcome.error.startswith("not supported: ")

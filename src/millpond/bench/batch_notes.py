@@ -53,8 +53,8 @@ class BatchNotes:
         )
 
     def _splits(self, report: Any) -> tuple[dict[str, float], dict[str, float]]:
-        """A batch's time and CPU time by part. Spark's state stores tell times and no CPU times; the floor has no
-        state to tell of."""
+        """A batch's time and CPU time by part. Spark's state stores tell times and no CPU times, which are all the
+        query's then; the floor has no state to tell of."""
         job = self._job
         total_ms, cpu_ms = float(report.durationMs["triggerExecution"]), self._cpu.ms(report.batchId)
         if job.engine == "millpond":
@@ -64,7 +64,8 @@ class BatchNotes:
             return with_query({}, total_ms), with_query({}, cpu_ms)
         partitions = int(job.settings["spark.sql.shuffle.partitions"])
         cores = len(os.sched_getaffinity(0))
-        return spark_split(report.stateOperators, total_ms, min(partitions, cores)), {}
+        times = spark_split(report.stateOperators, total_ms, min(partitions, cores))
+        return times, with_query({}, cpu_ms)
 
 
 class _CpuOfBatches:

@@ -16,6 +16,7 @@ from millpond.bench.papers import Paper
 from millpond.bench.settings import FLOOR
 from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import StreamingWorkload, load
+from millpond.errors import InvalidQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,8 @@ def main(path: Path) -> None:
             case streaming:
                 spark = _session(job)
                 outcome = _run_spark(spark, job, streaming)
+    except InvalidQuery as error:
+        outcome = Outcome(error=f"not supported: {error}")
     except Exception as error:
         traceback.print_exc()
         outcome = Outcome(error=f"{type(error).__name__}: {error}")

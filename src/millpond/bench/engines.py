@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -116,14 +116,10 @@ def _floor(
     sink: Sink,
     start: Callable[..., StreamingQuery],
 ) -> Iterator[StreamingQuery]:
-    if len(frames) != 1:
-        raise ValueError(
-            f"not supported: the floor takes one stream, {workload.name} reads {', '.join(frames)}"
-        )
     data = Path(job.data)
     if not has_outputs(data):
         raise ValueError("the floor sends back what an engine with state put out, and none has finished yet")
-    (frame,) = frames.values()
+    frame = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames.values())
     server = Server(data, Path(job.directory))
     try:
         share = live_share(data) if workload.traffic else batch_share(load(data))
