@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer
 
 from millpond.bench import plots
 from millpond.bench.page import write_page
 from millpond.bench.sweep_plots import curve, measures, places
-from millpond.cli.bench import _bytes, _variations
 
 
 def run(workload: str, rates: dict[str, float | None], **varied: str) -> dict[str, Any]:
@@ -39,7 +37,13 @@ def run(workload: str, rates: dict[str, float | None], **varied: str) -> dict[st
 
 def page_of(tmp_path: Path, *runs: dict[str, Any]) -> tuple[str, set[str]]:
     file = tmp_path / "figures.json"
-    content = {"runs": list(runs), "machine": {"cores": 2}, "versions": {"pyspark": "4.3.0", "flink": None}}
+    content = {
+        "command": "millpond bench q12",
+        "date": "2026-01-02T03:04:05+00:00",
+        "runs": list(runs),
+        "machine": {"cores": 2},
+        "versions": {"pyspark": "4.3.0", "java": None},
+    }
     file.write_bytes(msgspec.json.encode(content))
     page = write_page([file], tmp_path / "out")
     pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
@@ -53,7 +57,7 @@ def test_a_run_has_its_ratios_and_plots(tmp_path: Path) -> None:
     )
     assert "| millpond | 4,000 | 4.00 | 0.80 | 10 | 20 | 20 | 20 | 3.5 | 1,024 |" in text
     assert "Results equal: yes." in text
-    assert "cores 2, pyspark 4.3.0" in text
+    assert "`millpond bench q12`, 2026-01-02T03:04:05+00:00, cores 2, pyspark 4.3.0" in text
     assert pictures == {"throughput.png", "01-q12-batches.png", "01-q12-cdf.png"}
     assert all(name in text for name in pictures)
 
@@ -84,6 +88,37 @@ def test_a_failure_has_the_same_word_in_table_list_and_bars(
     assert f"| millpond | {word} |" in text
     assert f"- millpond {word}: {error}\n" in text
     assert written == [word, ""]
+
+
+def test_what_lies_above_the_floor_has_its_columns(tmp_path: Path) -> None:
+    full, live = run("q8", {"millpond": 1_000.0, "passthrough": 5_000.0}), live_run(1_500, 20.0)
+    for each in (full, live):
+        each["engines"]["millpond"]["above_floor_ms"] = {"p50": 3.0, "p95": 7.0}
+    text, _ = page_of(tmp_path, full, live)
+    assert text.count("| p50 above floor | p95 above floor |") == 2
+    assert text.count("| 3 | 7 |") == 2
+
+
+def test_an_engines_own_settings_are_on_the_page(tmp_path: Path) -> None:
+    tuned = run("q8", {"spark-rocksdb": 1_000.0, "passthrough": 5_000.0})
+    tuned["params"]["engine_settings"] = {"spark-rocksdb": {"a": "1", "b": "2"}, "passthrough": {}}
+    text, _ = page_of(tmp_path, tuned)
+    assert "- spark-rocksdb with a=1, b=2\n" in text
+    assert "passthrough with" not in text
+
+
+def test_the_generator_is_held_against_parquet(tmp_path: Path) -> None:
+    made = {"rows_per_s": 2e6, "run_ms": {"p50": 1.0}, "cores": 1}
+    measured = {
+        "workload": "generator",
+        "params": {"events": 10},
+        "engines": {"kernel": made, "source": made},
+        "results_equal": True,
+        "source_to_parquet": 0.91,
+        "source_to_plain_parquet": 0.82,
+    }
+    text, _ = page_of(tmp_path, measured)
+    assert "0.91 × the speed of Parquet, 0.82 × that of plain Parquet" in text
 
 
 def test_a_sweep_is_a_curve(tmp_path: Path) -> None:
@@ -125,38 +160,6 @@ def test_a_sweep_draws_what_its_option_is_about(option: str, told: dict[str, Any
     swept = run("q7", {"millpond": 4_000.0}, **{option: "10"})
     swept["engines"]["millpond"] |= told
     assert [each.label for each in measures([swept])] == ["thousand rows a second", label]
-
-
-def test_a_sweep_names_an_option_and_its_values() -> None:
-    assert _variations(None) == [{}]
-    assert _variations("window=10, 60") == [{"window": "10"}, {"window": "60"}]
-    assert _variations("space-amplification=1.2,2") == [
-        {"space-amplification": "1.2"},
-        {"space-amplification": "2"},
-    ]
-    assert _variations("write-buffer=16m,64m") == [{"write-buffer": "16m"}, {"write-buffer": "64m"}]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["window", "window=", "colour=1,2", "window=10s", "trigger=0.01", "rate=1.5"],
-)
-def test_a_sweep_that_makes_no_sense_is_refused(wrong: str) -> None:
-    with pytest.raises(typer.BadParameter):
-        _variations(wrong)
-
-
-def test_sizes_have_units() -> None:
-    assert [_bytes(text) for text in (None, "4096", "16k", "256m", "1g")] == [
-        None,
-        4096,
-        16 << 10,
-        256 << 20,
-        1 << 30,
-    ]
-    for wrong in ("", "m", "1.5g", "0", "12t"):
-        with pytest.raises(typer.BadParameter):
-            _bytes(wrong)
 
 
 def live_run(rate: int, p95: float, varied: dict[str, str] | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from millpond.bench.compare import Comparison, EngineRun, Plan
 from millpond.bench.job import Arrivals, BatchTime, Outcome, Probe, StateReads
 from millpond.bench.keyed import Keyed
 from millpond.bench.live import Live
+from millpond.bench.machine import invocation, versions
 from millpond.bench.papers import Paper
 from millpond.bench.runner import Measured
 from millpond.bench.tables import print_run
 
+PROGRAMS = {"python", "pyspark", "pyarrow", "java", "millpond", "git_commit"}
 WORKLOAD = Keyed(rows=400, keys=10, batch_rows=100)
 
 
@@ -65,9 +68,12 @@ def test_the_file_has_the_shape_that_readers_rely_on(tmp_path: Path) -> None:
     run = entry(
         ran("millpond", [9, 1, 2, 3]), ran("spark-rocksdb", [9, 4, 5, 6]), ran("passthrough", [9, 1, 1, 1])
     )
-    report.write(path, report.report(run))
+    asked = invocation(["bench", "q5 q8"], datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC))
+    report.write(path, report.report(run, invocation=asked))
     found = json.loads(path.read_text())
-    assert found.keys() == {"runs", "machine", "versions"}
+    assert found.keys() == {"command", "date", "runs", "machine", "versions"}
+    assert found["command"] == "millpond bench 'q5 q8'"
+    assert found["date"] == "2026-01-02T03:04:05+00:00"
     assert found["runs"][0].keys() == {"workload", "params", "engines", "results_equal"}
     assert found["runs"][0]["workload"] == "keyed"
     assert found["runs"][0]["params"]["settings"] == {"spark.master": "local[2]"}
@@ -86,8 +92,12 @@ def test_the_file_has_the_shape_that_readers_rely_on(tmp_path: Path) -> None:
         "above_floor_ms": {"p50": 1.0, "p95": 2.0, "p99": 2.0, "p999": 2.0, "max": 2.0},
     }
     assert {"cores", "memory_bytes", "cpu", "kernel"} == found["machine"].keys()
-    programs = {"python", "pyspark", "pyarrow", "java", "flink", "millpond", "git_commit"}
-    assert found["versions"].keys() == programs
+    assert found["versions"].keys() == PROGRAMS
+
+
+def test_peers_have_their_versions_where_they_took_part() -> None:
+    assert versions({"millpond", "rocksdb", "lmdb"}).keys() == PROGRAMS | {"rocksdict", "lmdb"}
+    assert versions({"flink-hashmap", "spark-rocksdb"}).keys() == PROGRAMS | {"flink"}
 
 
 def test_without_the_floor_nothing_is_said_about_it() -> None:
@@ -208,6 +218,40 @@ def test_waiting_for_storage_is_told_at_full_speed_too() -> None:
     assert "waited 7 ms a batch for storage (p95 7), all threads; 75.0% of reads from memory" in printed(
         found
     )
+
+
+def outgrown(state_bytes: int | None, engine: str = "millpond") -> dict[str, Any]:
+    batches = tuple(BatchTime(100, 5.0, {}, state=StateReads(state_bytes=state_bytes)) for _ in range(4))
+    plan = Plan(
+        workload=WORKLOAD,
+        engines=(engine,),
+        repeat=1,
+        warmup_batches=1,
+        time_limit_s=60,
+        memory_bytes=100,
+    )
+    run = EngineRun(engine, Measured(Outcome(batches, 7, 70), 1.0, 10), "d")
+    return report.run_entry(Comparison(plan, 4, {}, (run,), None))
+
+
+@pytest.mark.parametrize(
+    ("state_bytes", "ratio", "said"),
+    [
+        (450, 4.5, "4.5 × the memory given"),
+        (50, 0.5, "the state did not outgrow the memory given (0.50 of it)"),
+        (None, None, "does not tell whether the state outgrew the memory given"),
+    ],
+)
+def test_state_is_held_against_the_memory_given(
+    state_bytes: int | None, ratio: float | None, said: str
+) -> None:
+    found = outgrown(state_bytes)
+    assert engines(found)["millpond"]["state_to_memory"] == ratio
+    assert said in printed(found)
+
+
+def test_the_floor_has_no_state_to_hold_against_memory() -> None:
+    assert "state_to_memory" not in engines(outgrown(None, "passthrough"))["passthrough"]
 
 
 def test_traffic_that_ends_before_its_warm_up_is_an_error_that_says_what_to_do() -> None:

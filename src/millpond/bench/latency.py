@@ -122,14 +122,18 @@ def _span_ms(batches: Sequence[BatchTime], live: Live) -> float:
     return (starts[-1] - starts[0]) * 1_000 + max(batches[-1].ms, live.trigger_seconds * 1_000)
 
 
-def state_figures(batches: Sequence[BatchTime]) -> dict[str, Any]:
-    """How large the state became, how it was read and, on slow storage, what batches waited for it."""
+def state_figures(batches: Sequence[BatchTime], memory_bytes: int | None = None) -> dict[str, Any]:
+    """How large the state became, also beside the memory given, how it was read and, on slow storage, what batches
+    waited for it."""
     found: dict[str, Any] = {}
     states = [batch.state for batch in batches if batch.state]
     for name in ("state_bytes", "file_bytes"):
         sizes = [getattr(state, name) for state in states if getattr(state, name) is not None]
         if sizes:
             found[f"largest_{name}"] = max(sizes)
+    if memory_bytes is not None:
+        largest = found.get("largest_state_bytes")
+        found["state_to_memory"] = None if largest is None else round(largest / memory_bytes, 3)
     ahead = ahead_ratio(states)
     if ahead is not None:
         found["read_ahead_hit_ratio"] = ahead

@@ -6,13 +6,17 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import subprocess
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from millpond.bench.flink.environment import FLINK_VERSION
+from millpond.bench.flink.settings import FLINK_ENGINES
 
-__all__ = ["java_command", "java_version", "machine", "versions"]
+__all__ = ["invocation", "java_command", "java_version", "machine", "versions"]
 
 
 def machine() -> dict[str, Any]:
@@ -24,17 +28,33 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, Any]:
+def invocation(arguments: Sequence[str], now: datetime) -> dict[str, str]:
+    """How a benchmark was asked for, and when."""
+    date = now.astimezone(UTC).isoformat(timespec="seconds")
+    return {"command": shlex.join(["millpond", *arguments]), "date": date}
+
+
+def versions(engines: Collection[str]) -> dict[str, Any]:
+    """Of what all runs use, and of the peers that took part."""
     java = java_version(java_command())
     return {
         "python": platform.python_version(),
         "pyspark": importlib.metadata.version("pyspark"),
         "pyarrow": importlib.metadata.version("pyarrow"),
         "java": java[1] if java else None,
-        "flink": FLINK_VERSION,
         "millpond": importlib.metadata.version("millpond"),
         "git_commit": _git_commit(),
+        **({"flink": FLINK_VERSION} if set(engines) & set(FLINK_ENGINES) else {}),
+        **{
+            package: importlib.metadata.version(package)
+            for name, package in _STORES.items()
+            if name in engines
+        },
     }
+
+
+_STORES = {"rocksdb": "rocksdict", "lmdb": "lmdb"}
+"""Stores that are used without Spark, by the package that they are in."""
 
 
 def java_command() -> str:

@@ -13,7 +13,7 @@ from millpond.bench import plots, sweep_plots
 from millpond.bench.cells import engine_rows, split_rows
 from millpond.bench.failures import failure
 from millpond.bench.page_live import is_live, is_search, live_words
-from millpond.bench.state_words import state_words
+from millpond.bench.words import settings_words, state_words
 
 __all__ = ["write_page"]
 
@@ -31,7 +31,7 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     contents = [msgspec.json.decode(file.read_bytes()) for file in files]
     lines = ["# Benchmark report", ""]
     for file, content in zip(files, contents, strict=True):
-        lines += [f"- `{file.name}`: {_machine(content)}"]
+        lines += [f"- `{file.name}`: {_origin(content)}{_machine(content)}"]
     lines += ["", *_READING, ""]
     runs = [run for content in contents for run in content["runs"]]
     full_speed = [run for run in _finished(runs) if not is_live(run)]
@@ -51,6 +51,10 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     page = out / "report.md"
     page.write_text("\n".join(lines))
     return page
+
+
+def _origin(content: Mapping[str, Any]) -> str:
+    return f"`{content['command']}`, {content['date']}, " if "command" in content else ""
 
 
 def _machine(content: Mapping[str, Any]) -> str:
@@ -74,7 +78,11 @@ def _section(run: Run, number: int, out: Path) -> list[str]:
     if is_live(run):
         lines += [live_words(run), ""]
     lines += [*_markdown(engine_rows(run)), ""]
+    if "source_to_parquet" in run:
+        ratio, plain = run["source_to_parquet"], run["source_to_plain_parquet"]
+        lines += [f"The source has {ratio} × the speed of Parquet, {plain} × that of plain Parquet.", ""]
     notes = [f"- {line}" for line in state_words(run["engines"])]
+    notes += [f"- {line}" for line in settings_words(params.get("engine_settings", {}))]
     failed = {name: each["error"] for name, each in run["engines"].items() if "error" in each}
     notes += [f"- {name} {failure(error)}: {_first_line(error)}" for name, error in failed.items()]
     lines += [*notes, ""] if notes else []

@@ -27,8 +27,9 @@ from millpond.service.spent import PARTS
 __all__ = ["report", "run_entry", "write"]
 
 
-def report(*runs: dict[str, Any]) -> dict[str, Any]:
-    return {"runs": list(runs), "machine": machine(), "versions": versions()}
+def report(*runs: dict[str, Any], invocation: Mapping[str, str]) -> dict[str, Any]:
+    engines = {engine for run in runs for engine in run["engines"]}
+    return {**invocation, "runs": list(runs), "machine": machine(), "versions": versions(engines)}
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ def _engine_entry(runs: list[EngineRun], measured: slice, plan: Plan) -> dict[st
         "cpu_s": round(statistics.median(run.measured.cpu_s for run in runs), 2),
         "peak_memory_bytes": max(run.measured.peak_memory_bytes for run in runs),
         "result_digest": last.digest,
-        **state_figures(batches),
+        **state_figures(batches, None if last.engine == FLOOR else plan.memory_bytes),
     }
 
 

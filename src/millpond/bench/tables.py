@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millpond.bench.cells import engine_rows, split_rows
-from millpond.bench.state_words import state_words
+from millpond.bench.words import state_words
 
 __all__ = ["print_run"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,10 @@ from typer.core import TyperGroup
 
 from millpond.cli import bench_trace
 from millpond.cli.bench_live import StateLatencyName, TrafficKind, live_of, refuse_without_rate
+from millpond.cli.bench_run import run
+from millpond.cli.bench_sweep import SWEEPABLE, variations_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from millpond.bench.compare import Plan
 
 __all__ = ["app"]
@@ -108,10 +108,7 @@ def keyed(
 
     large = Keyed(rows=rows, keys=keys, batch_rows=batch_rows, seed=seed)
     workload = small_windows(seed) if small else large
-    if warmup >= -(-workload.rows // workload.batch_rows):
-        raise typer.BadParameter(
-            "all batches are warm-up; fewer of them, or more rows", param_hint="--warmup"
-        )
+    refuse_all_warmup(warmup, workload.rows, workload.batch_rows, "rows")
     plan = Plan(
         workload=workload,
         engines=tuple(dict.fromkeys(str(chosen) for chosen in engine or INSTALLED)),
@@ -120,7 +117,7 @@ def keyed(
         rehearsal_batches=rehearse,
         time_limit_s=time_limit,
     )
-    raise typer.Exit(_run([plan], json))
+    raise typer.Exit(run([plan], json))
 
 
 class State(StrEnum):
@@ -132,6 +129,7 @@ class State(StrEnum):
 
 @app.command(QUERIES_COMMAND)
 def queries(
+    ctx: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="QUERY...", help="As `millpond bench list` shows.")],
     engine: Annotated[
         list[Engine] | None, typer.Option(help="May be repeated; millpond and spark-rocksdb by default.")
@@ -229,8 +227,7 @@ def queries(
         str | None,
         typer.Option(
             metavar="NAME=V1,V2,...",
-            help="One run for each value of one of the options that are numbers or sizes, such as window=10,60 or "
-            "rate=1000,2000.",
+            help=f"One run for each value of one option, such as window=10,60: {', '.join(SWEEPABLE)}.",
         ),
     ] = None,
     repeat: Repeat = 1,
@@ -252,18 +249,13 @@ def queries(
         raise typer.BadParameter(
             f"no query {', '.join(unknown)}; `millpond bench list` shows what there is", param_hint="QUERY"
         )
-    variations = _variations(sweep)
-    live_runs = rate is not None or any("rate" in varied for varied in variations)
-    if live_runs and (events is not None or batch_events is not None):
+    variations = variations_of(sweep, ctx)
+    swept = next(iter(variations[0]), None)
+    live_runs = rate is not None or swept == "rate"
+    if live_runs and (events is not None or batch_events is not None or swept in ("events", "batch-events")):
         raise typer.BadParameter("--events and --batch-events are for full speed; with --rate give --seconds")
     if not live_runs:
         refuse_without_rate(variations[0], {"trigger": trigger, "traffic": traffic, "seconds": seconds})
-    events, batch_events = events or 6_000_000, batch_events or 500_000
-    if not live_runs and warmup >= -(-events // batch_events):
-        raise typer.BadParameter(
-            "all batches are warm-up; fewer of them, or more events", param_hint="--warmup"
-        )
-    default_memory = "256m" if state is State.LARGE else None
     chosen = tuple(dict.fromkeys(str(one) for one in engine or (Engine.MILLPOND, Engine.SPARK_ROCKSDB)))
 
     def plan(name: str, varied: dict[str, str]) -> Plan:
@@ -287,14 +279,21 @@ def queries(
             check_form(QUERIES[name].streams, input_form.value)
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {error}", param_hint="--input") from None
+        size = State(varied.get("state", state))
+        run_events = int(varied.get("events", events or 6_000_000))
+        run_batch_events = int(varied.get("batch-events", batch_events or 500_000))
+        if live is None:
+            refuse_all_warmup(warmup, run_events, run_batch_events, "events")
+        default_memory = "256m" if size is State.LARGE else None
+        latency = varied.get("state-latency", state_latency)
         amplification = varied.get("space-amplification", space_amplification)
         batch_ratio = varied.get("read-batch-ratio", read_batch_ratio)
         return Plan(
             workload=Paper(
                 query_name=name,
-                size=state.value,
-                events=int(varied.get("events", events)),
-                batch_events=int(varied.get("batch-events", batch_events)),
+                size=size.value,
+                events=run_events,
+                batch_events=run_batch_events,
                 window_seconds=window_seconds,
                 slide_seconds=int(varied.get("slide", slide)),
                 keys=shape.keys,
@@ -314,52 +313,13 @@ def queries(
             shards=int(varied["shards"]) if "shards" in varied else shards,
             space_amplification=None if amplification is None else float(amplification),
             read_batch_ratio=None if batch_ratio is None else float(batch_ratio),
-            state_latency=None if state_latency is None else state_latency.value,
+            state_latency=None if latency is None else StateLatencyName(latency).value,
             find_rate=find_rate,
             varied=varied,
         )
 
     plans = [plan(name, varied) for name in dict.fromkeys(names) for varied in variations]
-    raise typer.Exit(_run(plans, json))
-
-
-SIZES = ("memory", "write-buffer")
-FRACTIONS = {"trigger": 0.1, "space-amplification": 1.05, "read-batch-ratio": 0.0}
-"""What may be no whole number, and the least it may be."""
-SWEEPABLE = (
-    *("events", "batch-events", "window", "slide", "partitions", "rate", "shards", "keys", "hot-ratio"),
-    *SIZES,
-    *FRACTIONS,
-)
-
-
-def _variations(sweep: str | None) -> list[dict[str, str]]:
-    """`window=10,60` as one change after the other; no sweep is one run without changes."""
-    if sweep is None:
-        return [{}]
-    name, _, listed = sweep.partition("=")
-    values = [value.strip() for value in listed.split(",") if value.strip()]
-    if name not in SWEEPABLE or not values:
-        raise typer.BadParameter(
-            f"{sweep!r}: write NAME=VALUE,VALUE,... with one of the names {', '.join(SWEEPABLE)}",
-            param_hint="--sweep",
-        )
-    if name in FRACTIONS:
-        least = FRACTIONS[name]
-        wrong = [value for value in values if not (_is_number(value) and float(value) >= least)]
-        if wrong:
-            raise typer.BadParameter(
-                f"{name} takes numbers of at least {least}, not {', '.join(wrong)}", param_hint="--sweep"
-            )
-        return [{name: value} for value in values]
-    wrong = [value for value in values if name not in SIZES and not value.isdigit()]
-    if wrong:
-        raise typer.BadParameter(f"{name} takes whole numbers, not {', '.join(wrong)}", param_hint="--sweep")
-    return [{name: value} for value in values]
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
+    raise typer.Exit(run(plans, json))
 
 
 def _bytes(text: str | None) -> int | None:
@@ -371,6 +331,14 @@ def _bytes(text: str | None) -> int | None:
         raise typer.BadParameter(str(error), param_hint="--memory, --write-buffer") from None
 
 
+def refuse_all_warmup(warmup: int, rows: int, batch_rows: int, what: str) -> None:
+    if warmup >= -(-rows // batch_rows):
+        raise typer.BadParameter(
+            f"all batches are warm-up with {rows:,} {what}, {batch_rows:,} a batch; fewer of them, or more {what}",
+            param_hint="--warmup",
+        )
+
+
 def _said_of(refusal: str | None) -> str:
     if refusal is None:
         return "runs"
@@ -379,17 +347,20 @@ def _said_of(refusal: str | None) -> str:
 
 @app.command("list")
 def list_queries() -> None:
-    """The papers' queries, and which of them Millpond runs."""
+    """The papers' queries, and which engines run them; Spark's own stores run all."""
+    from millpond.bench.papers import Paper
     from millpond.bench.support import refusal
     from millpond.workloads.queries.catalog import QUERIES
 
     table = Table(box=None, header_style="bold")
-    for heading in ("query", "mode", "pattern", "Millpond", "what it does"):
+    for heading in ("query", "mode", "pattern", "millpond", "flink", "spark-tws", "what it does"):
         table.add_column(heading, no_wrap=heading != "what it does")
     with Console(stderr=True).status("asking Spark for the queries' plans"):
         reasons = refusal(QUERIES)
     for name, query in QUERIES.items():
-        table.add_row(name, query.mode, query.pattern, _said_of(reasons[name]), query.title)
+        workload = Paper(query_name=name)
+        written = ("runs" if form else "" for form in (workload.flink_query(), workload.tws_query()))
+        table.add_row(name, query.mode, query.pattern, _said_of(reasons[name]), *written, query.title)
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
 
@@ -425,7 +396,7 @@ def kernel(
         warmup_batches=workload.loading_batches,
         time_limit_s=time_limit,
     )
-    raise typer.Exit(_run([plan], json))
+    raise typer.Exit(run([plan], json))
 
 
 @app.command()
@@ -436,10 +407,13 @@ def generator(
 ) -> None:
     """Make NEXMark's events: in the kernel on one core, and as a Spark source beside Parquet with the same rows."""
     from millpond.bench import report
-    from millpond.bench.generator import GeneratorBench, run
+    from millpond.bench.generator import GeneratorBench
+    from millpond.bench.generator import run as measure
+    from millpond.bench.machine import invocation
 
     console = Console()
-    entry = run(GeneratorBench(events=events, repeat=repeat), console.print)
+    asked = invocation(sys.argv[1:], datetime.now(UTC))
+    entry = measure(GeneratorBench(events=events, repeat=repeat), console.print)
     for name, figures in entry["engines"].items():
         console.print(f"{name:14}{figures['rows_per_s']:>14,.0f} events/s on {figures['cores']} core(s)")
     console.print(
@@ -447,61 +421,5 @@ def generator(
         f"same rows: {entry['results_equal']}"
     )
     if json is not None:
-        report.write(json, report.report(entry))
+        report.write(json, report.report(entry, invocation=asked))
     raise typer.Exit(0 if entry["results_equal"] else 1)
-
-
-def _prepare_flink(plan: Plan, console: Console) -> None:
-    """Before anything is measured. Where it fails, the engine's entry says so and the others still run."""
-    from millpond.bench.flink.environment import FlinkUnavailable, ensure
-    from millpond.bench.flink.settings import FLINK_ENGINES
-
-    if not set(plan.engines) & set(FLINK_ENGINES):
-        return
-    try:
-        ensure(lambda text: console.print(text, markup=False, highlight=False))
-    except FlinkUnavailable as error:
-        console.print(str(error), style="red", markup=False)
-
-
-def _run(plans: Sequence[Plan], json: Path | None) -> int:
-    """The exit code: 1 when results differ, or when no engine of a comparison finished. What an engine can't do is
-    an error in the file and no failure of the benchmark."""
-    from millpond.bench import report
-    from millpond.bench.compare import compare
-    from millpond.bench.display import Display
-    from millpond.bench.slow_storage import JdkMissing
-    from millpond.bench.tables import print_run
-
-    # The engines' processes are in sessions of their own and end with the block that watches them.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    entries: list[dict[str, Any]] = []
-    for number, plan in enumerate(plans, 1):
-        if len(plans) > 1:
-            console.rule(f"{number} of {len(plans)}: {plan.workload.name}", align="left")
-        _prepare_flink(plan, console)
-        try:
-            with Display(console) as display:
-                comparison = compare(plan, display)
-        except JdkMissing as error:
-            console.print(str(error), style="red", markup=False)
-            return 1
-        entry = report.run_entry(comparison)
-        entries.append(entry)
-        if number == len(plans):
-            for name, value in comparison.settings.items():
-                console.print(f"{name}={value}", style="dim", highlight=False)
-        print_run(console, entry)
-        if comparison.difference is not None:
-            console.print(f"results differ; first rows, {comparison.difference}", markup=False)
-        if json is not None:
-            # After each: a long run that is ended keeps what it has.
-            report.write(json, report.report(*entries))
-    return 1 if any(_failed(entry) for entry in entries) else 0
-
-
-def _failed(entry: Mapping[str, Any]) -> bool:
-    return entry["results_equal"] is False or all("error" in each for each in entry["engines"].values())

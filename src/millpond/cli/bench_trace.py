@@ -98,7 +98,7 @@ def replay(
     """Read, merge, write and remove what the trace says, on each store alone."""
     from millpond.bench.compare import Plan
     from millpond.bench.trace import TraceReplay
-    from millpond.cli.bench import _run
+    from millpond.cli.bench_run import run
     from millpond.errors import MillpondError
 
     try:
@@ -117,7 +117,7 @@ def replay(
         warmup_batches=warmup,
         time_limit_s=time_limit,
     )
-    raise typer.Exit(_run([plan], json))
+    raise typer.Exit(run([plan], json))
 
 
 def _workload(name: str, state: State, events: int, batch_events: int, keys: int, seed: int) -> Keyed | Paper:
