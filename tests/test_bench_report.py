@@ -130,6 +130,12 @@ def test_the_spread_of_repeats_is_shown_where_there_are_some() -> None:
     assert "of runs" not in printed(entry(ran("millpond", [900, 1, 1, 1])))
 
 
+def test_no_digit_is_lost_on_a_narrow_console() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    print_run(console, repeated())
+    assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_the_distribution_is_of_the_batches_that_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,8 @@ def _table(rows: Sequence[Sequence[str]], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
-        table.add_column(heading, justify="right")
+        # Where a terminal is narrow, digits go on in the next line: none may be lost.
+        table.add_column(heading, justify="right", overflow="fold")
     for row in others:
         table.add_row(*row)
     return table

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["failed", "pace_words", "run"]
 
+PLAIN_WIDTH = 200
+"""Without a terminal: what the widest table needs."""
+
 
 def run(plans: Sequence[Plan], json: Path | None) -> int:
     """The exit code."""
@@ -32,7 +35,7 @@ def run(plans: Sequence[Plan], json: Path | None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
+        console = Console(width=PLAIN_WIDTH)
     asked = invocation(sys.argv[1:], datetime.now(UTC))
     entries: list[dict[str, Any]] = []
     taken_s: list[float] = []
