@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -132,6 +134,36 @@ def test_the_pattern_follows_from_aggregate_and_window(spark: SparkSession, sour
     assert [found.pattern.name for found in chosen.values()] == ["RMW"] * 3 + ["AAR", "AUR"] + ["RANGE"] * 2
     for why, found in chosen.items():
         assert why in found.why
+
+
+def test_every_kind_of_operator_names_its_store_and_its_windows(spark: SparkSession, source: Path) -> None:
+    rows = timed(spark, source)
+    own = mp.window_function(lambda ts: (ts, pc.add(ts, pa.scalar(timedelta(seconds=10)))))
+    other = rows.toDF("ok", "ov", "ots")
+    windows = {
+        "window": F.window("ts", "10 seconds"),
+        "session_window": F.session_window("ts", "1 second"),
+        "count_window": mp.count_window(3),
+        "own": own("ts").alias("own"),
+    }
+    groups = [(name, mp.stream(rows).groupBy("k", window)) for name, window in windows.items()]
+    frames = [
+        (["k", name], grouped.agg(value)) for name, grouped in groups for value in (F.sum("v"), F.median("v"))
+    ]
+    frames += [
+        (["k"], rows.dropDuplicates(["k"])),
+        (["k"], rows.join(other, F.expr("k = ok"))),
+        (["k"], mp.stream(rows).groupBy("k").latest(by="v")),
+        (["k"], rows.groupBy("k").agg(F.median("v"))),
+    ]
+    kinds = set()
+    for place, (keys, frame) in enumerate(frames):
+        spec = spec_of(mp.stream(frame).unwrapped, "append" if place < len(frames) - 2 else "update")
+        operator = explained(spec, StatsReply())
+        assert operator["keys"] == keys
+        assert operator["store"] in as_text("q", None, [operator]).replace("\n            ", " ")
+        kinds.add(type(spec))
+    assert kinds == set(get_args(OperatorSpec))
 
 
 def test_a_store_that_did_nothing_yet_has_no_ratios(spark: SparkSession, source: Path) -> None:

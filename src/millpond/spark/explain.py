@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from millpond.semantics.operator import ObservedRowsSpec, OperatorSpec, Panes, Sessions
+from millpond.semantics.operator import CountWindows, ObservedRowsSpec, OperatorSpec, Panes, Sessions
 from millpond.semantics.patterns import AccessPattern, Seen, choice
 from millpond.service.messages import StatsReply
 from millpond.state.opening import store_of
@@ -67,7 +67,7 @@ def _settled(spec: OperatorSpec, pattern: AccessPattern) -> OperatorSpec:
 
 
 def _window(spec: OperatorSpec) -> list[str]:
-    return [spec.time.window.name] if isinstance(spec.time, Panes | Sessions) else []
+    return [spec.time.window.name] if isinstance(spec.time, Panes | Sessions | CountWindows) else []
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -17,6 +17,8 @@ __all__ = ["CountedShard"]
 
 
 class CountedShard(StoreShard):
+    store_text = "a hash table in memory over hash-ordered runs, with each key's window that is not full"
+
     def __init__(self, place: Place, spec: AggregateSpec) -> None:
         super().__init__(place, spec, layout_of(spec))
         if not isinstance(spec.time, CountWindows):
