@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.sampling import covering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,13 +54,19 @@ def _by_function(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
 
 
 def _beyond_sample(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Of a test marked with `sample(n)`, all cases but n, which are evenly spread over the list."""
+    """Of a test marked with `sample(n)`, all cases but n, or a few more where n do not show every kind there is."""
     marker = cases[0].get_closest_marker("sample")
     if marker is None:
         return []
     (size,) = marker.args
-    kept = {place * len(cases) // size for place in range(size)}
+    values = [_values(case) for case in cases]
+    kept = covering(values, size, seed=zlib.crc32(cases[0].nodeid.partition("[")[0].encode()))
     return [case for place, case in enumerate(cases) if place not in kept]
+
+
+def _values(case: pytest.Item) -> set[tuple[str, str]]:
+    callspec: Any = getattr(case, "callspec", None)
+    return {(name, repr(value)) for name, value in callspec.params.items()} if callspec else set()
 
 
 @pytest.fixture(scope="module")

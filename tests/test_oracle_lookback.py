@@ -46,7 +46,7 @@ def in_spark(a: DataFrame, b: DataFrame, keys: list[str], between: tuple[str, st
     return joined.drop(*(f"past_{key}" for key in keys))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "how"),
     [
