@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import millpond as mp
 from millpond.spark.frame import StreamFrame
 from tests.oracle_run import FEW_ROWS, Outputs, assert_same, configured
+from tests.sampling import FUZZ_SEED
 from tests.streams import read_stream, write_batches
 
 Query = Callable[[DataFrame, DataFrame], DataFrame]
@@ -32,7 +33,7 @@ _ARROW = pa.schema(
 
 def random_batches(seed: str, *, batches: int = 6, rows: int = 60, lateness: int = 25) -> list[pa.Table]:
     """Time moves on by about ten seconds a batch; keys repeat, some are null, some times too."""
-    chance = random.Random(seed)
+    chance = random.Random(f"{seed}{FUZZ_SEED}")
     tables = []
     for batch in range(batches):
         given = []

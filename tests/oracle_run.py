@@ -26,6 +26,7 @@ from millpond.spark.frame import StreamFrame
 from millpond.spark.plan import cut
 from millpond.spark.precombine import PrecombineSwitch
 from tests.oracle_data import Columns, Shape, schema_of, tables
+from tests.sampling import FUZZ_SEED
 from tests.streams import read_stream, write_batches
 
 Rows = list[Any]
@@ -41,7 +42,7 @@ _runs = itertools.count()
 
 def try_shapes(strategy: st.SearchStrategy[Shape], test: Callable[[Shape], None], name: str) -> None:
     """Calls the test with one random shape, always the same for the name; with MILLPOND_ORACLE_EXAMPLES=20 in the
-    environment with twenty, which differ from run to run."""
+    environment with twenty, which differ from run to run, unless MILLPOND_FUZZ_SEED says which."""
     wanted = int(os.environ.get("MILLPOND_ORACLE_EXAMPLES", "1"))
     # Shrinking a failure takes many runs, which is for whoever asked for many.
     phases = [Phase.generate] if wanted == 1 else [Phase.generate, Phase.shrink]
@@ -65,7 +66,8 @@ def try_shapes(strategy: st.SearchStrategy[Shape], test: Callable[[Shape], None]
             failed = True
             raise
 
-    (seed(zlib.crc32(name.encode()))(attempt) if wanted == 1 else attempt)()
+    is_fixed = wanted == 1 or FUZZ_SEED
+    (seed(zlib.crc32(f"{name}{FUZZ_SEED}".encode()))(attempt) if is_fixed else attempt)()
 
 
 @contextlib.contextmanager
