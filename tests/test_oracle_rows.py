@@ -186,7 +186,7 @@ def test_joins_by_window(spark: SparkSession, tmp_path: Path, how: str, window: 
         last = max(row[1][1] for row in ours.total())
         assert {row[1] for row in theirs.total() if row[1][1] <= last} == ended
 
-    try_shapes(shapes(in_order=True), compare, f"join {how} {window}")
+    try_shapes(shapes(), compare, f"join {how} {window}")
 
 
 def _of_windows(outputs: Outputs, windows: set[Any]) -> list[Any]:
