@@ -21,6 +21,7 @@ from millpond.errors import CorruptState, InvalidQuery, Unavailable
 from millpond.service.messages import SealRequest
 from millpond.spark.frame import StreamFrame
 from millpond.spark.loop import BatchLoop
+from millpond.spark.plan import cut
 from millpond.spark.query import MillpondQuery
 from millpond.storage import names
 from millpond.storage.local import LocalStorage
@@ -152,6 +153,60 @@ def test_what_millpond_does_not_keep_is_named_before_anything_runs(
         fresh.start(query)
     assert not fresh.checkpoint.exists()
     assert not services()
+
+
+def two_streams(spark: SparkSession) -> list[DataFrame]:
+    """Streams with numbers, the same as text, and times."""
+    rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    columns = [
+        "timestamp as ts",
+        "value as n",
+        "cast(value as int) as small",
+        "string(value) as t",
+        "date(timestamp) as d",
+    ]
+    one = rows.selectExpr(*columns, "window(timestamp, '10 seconds') as w")
+    return [one, one.toDF(*(f"r{name}" for name in one.columns))]
+
+
+NEAR = "rts between ts - interval 10 seconds and ts"
+UNLIKE = {
+    "text and a number": ("t = rn", "t is string and rn is bigint"),
+    "a number and text": ("rt = n", "rt is string and n is bigint"),
+    "text and a date": ("t = rd", "t is string and rd is date"),
+    "null is a key": ("t <=> rn", "t is string and rn is bigint"),
+}
+
+
+@pytest.mark.parametrize("bound", [NEAR, "w = rw"], ids=["interval", "window"])
+@pytest.mark.parametrize("case", UNLIKE)
+def test_keys_of_a_join_that_are_not_of_one_type(spark: SparkSession, case: str, bound: str) -> None:
+    condition, message = UNLIKE[case]
+    left, right = two_streams(spark)
+    for how in ("inner", "left_outer"):
+        with pytest.raises(InvalidQuery, match=rf"different types: {message}\. Cast one"):
+            cut(left.join(right, F.expr(f"{condition} and {bound}"), how), "append")
+
+
+def test_keys_of_a_lookback_that_are_not_of_one_type(spark: SparkSession) -> None:
+    left, _ = two_streams(spark)
+    past = left.select("ts", F.col("t").alias("n"))
+    found = mp.stream(left.drop("w")).lookback(past, on="n", between=("10 seconds", "0 seconds"))
+    with pytest.raises(InvalidQuery, match=r"different types: .* is string"):
+        cut(found.unwrapped, "append")
+
+
+def test_a_key_may_be_wider_than_the_other_or_cast_by_the_query(spark: SparkSession) -> None:
+    left, right = two_streams(spark)
+    for condition in (
+        "small = rn",
+        "n = cast(rt as bigint)",
+        "n = cast(cast(rt as int) as bigint)",
+        "d = rts",
+    ):
+        for bound in (NEAR, "w = rw"):
+            assert cut(left.join(right, F.expr(f"{condition} and {bound}")), "append").operators
+    assert cut(left.join(right, [F.col("t").cast("long") == F.col("rn")]), "append").operators
 
 
 def timed(source: DataFrame) -> StreamFrame:

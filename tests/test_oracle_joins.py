@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -244,9 +243,11 @@ def test_a_restarted_outer_join_goes_on_where_it_ended(spark: SparkSession, tmp_
     assert_same(parts.total(), whole.total(), whole.schema, "all batches")
 
 
-def test_an_outer_join_without_a_bound_is_sparks_own_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_outer_join_without_a_bound_is_refused_with_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     left, right = watermarked(*sides(spark, tmp_path, random_batches("lf"), random_batches("rf")))
-    with pytest.raises(AnalysisException):
+    with pytest.raises(InvalidQuery, match=r"LeftOuter join.*To do: call withWatermark.*BETWEEN"):
         mp.stream(left.join(right, F.expr("lk = rk"), "left_outer")).writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "c")
         ).start()

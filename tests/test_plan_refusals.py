@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pandas as pd
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import InvalidQuery
@@ -126,5 +127,48 @@ def test_a_type_that_python_does_not_get(bids: Bids) -> None:
 def test_what_spark_refuses_is_refused_in_its_words(
     bids: Bids, mode: OutputMode, query: Callable[[DataFrame], DataFrame]
 ) -> None:
-    with pytest.raises(AnalysisException):
+    with pytest.raises(InvalidQuery) as refused:
         cut(query(bids.stream), mode)
+    reason = refused.value.__cause__
+    assert isinstance(reason, AnalysisException)
+    assert reason.getCondition()
+    assert str(reason.getMessage()) in str(refused.value)
+
+
+def test_a_window_that_nothing_ends(bids: Bids) -> None:
+    for window in (F.window("ts", "5 seconds"), F.session_window("ts", "5 seconds")):
+        for aggregate in (F.count("*"), F.median("price")):
+            with pytest.raises(
+                InvalidQuery, match=r"To do: call withWatermark\(\.\.\.\).*outputMode\('update'\)"
+            ):
+                cut(bids.stream.groupBy(window).agg(aggregate), "append")
+
+
+def test_duplicates_within_no_watermark(bids: Bids) -> None:
+    with pytest.raises(InvalidQuery, match="To do: call withWatermark"):
+        cut(bids.stream.dropDuplicatesWithinWatermark(["bidder"]), "append")
+
+
+def _same(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
+def _applied(df: DataFrame, window: Column, *, arrow: bool = False) -> DataFrame:
+    groups = df.groupBy("bidder", window.alias("w"))
+    names = "bidder bigint"
+    return groups.applyInArrow(_same, names) if arrow else groups.applyInPandas(_same, names)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["pandas", "arrow"])
+def test_functions_of_windows_that_spark_would_give_the_rows_of_a_batch(bids: Bids, arrow: bool) -> None:
+    window, session = F.window("ts", "5 seconds"), F.session_window("ts", "5 seconds")
+    needs = r"applyIn\w+ needs all rows of w, .*use outputMode\('append'\) and withWatermark"
+    with pytest.raises(InvalidQuery, match=needs):
+        cut(_applied(bids.stream, window, arrow=arrow), "append")
+    with pytest.raises(InvalidQuery, match=needs):
+        cut(_applied(_timed(bids.stream), window, arrow=arrow), "update")
+    with pytest.raises(InvalidQuery, match=r"applyIn\w+ over w: .*Use an aggregate"):
+        cut(_applied(_timed(bids.stream), session, arrow=arrow), "append")
+    unwatched = bids.stream.dropDuplicates(["bidder"])
+    with pytest.raises(InvalidQuery, match=needs):
+        cut(_applied(unwatched, window, arrow=arrow), "append")

@@ -18,6 +18,7 @@ from millpond.spark.dedup import DEDUPLICATING, DedupDraft
 from millpond.spark.gathered_rows import GatheredRowsDraft, is_gathered
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.hinted import hint_of
+from millpond.spark.join_types import check_key_types
 from millpond.spark.joins import JoinDraft
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
 from millpond.spark.needed import Needed
@@ -31,6 +32,7 @@ from millpond.spark.windows import (
     count_form,
     is_custom_window,
     is_session_window,
+    is_time_window,
     watermarked_key,
 )
 
@@ -113,10 +115,16 @@ def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMod
         return _count_rows_draft(catalyst, rows, counted, output_mode)
     if output_mode == "append" and _in_windows(grouping):
         return _window_rows_draft(catalyst, rows)
-    custom = next(filter(is_custom_window, grouping), None)
-    if custom is not None:
+    session = next(filter(is_session_window, grouping), None)
+    if session is not None:
         raise InvalidQuery(
-            f"{rows.purpose} needs all rows of {custom.name()}, so that its result comes when the window has ended: "
+            f"{rows.purpose} over {session.name()}: Spark would give the function the rows of one batch, and each "
+            "row its own session. Use an aggregate, which may be a pandas_udf, or a window of another kind"
+        )
+    window = next((key for key in grouping if is_custom_window(key) or is_time_window(key)), None)
+    if window is not None:
+        raise InvalidQuery(
+            f"{rows.purpose} needs all rows of {window.name()}, so that its result comes when the window has ended: "
             "use outputMode('append') and withWatermark(...) on the time that the window is made of"
         )
     return None
@@ -145,6 +153,7 @@ def drafts_of_join(
     catalyst: Catalyst, join: JavaObject, output_mode: OutputMode, needed: Needed
 ) -> tuple[Draft, Draft] | JoinDraft:
     """Two operators that keep the rows of a window for Spark to join, or one that joins by itself."""
+    check_key_types(catalyst, join)
     by_window = window_join(catalyst, join) if output_mode == "append" else None
     return by_window or JoinDraft(catalyst, join, needed)
 

@@ -501,6 +501,13 @@ class Catalyst:
             plan, mode
         )
 
+    def before_own_cast(self, expression: JavaObject) -> JavaObject:
+        """What an expression is without a cast that Spark put there, not the query."""
+        if kind(expression) != "Cast":
+            return expression
+        users = self._object("org.apache.spark.sql.catalyst.expressions.Cast").USER_SPECIFIED_CAST()
+        return expression if expression.getTagValue(users).isDefined() else expression.child()
+
     def flattened(self, plan: JavaObject) -> JavaObject:
         """The plan without names of views and tables, with WITH clauses put where they are used, and with SELECT
         DISTINCT as the aggregate that Spark makes of it."""

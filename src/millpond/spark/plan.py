@@ -35,8 +35,8 @@ __all__ = ["CutPlan", "cut"]
 
 
 def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
-    """Raises InvalidQuery for what Millpond can't keep, and Spark's AnalysisException for what Spark would
-    not run as a stream either."""
+    """Raises InvalidQuery for what Millpond can't keep, and, from Spark's own error and in its words, for what Spark
+    would not run as a stream either."""
     if not isinstance(df, ClassicDataFrame):
         raise InvalidQuery(
             "Spark Connect gives no access to the query's plan, so Millpond can't cut it; use a classic "
@@ -87,7 +87,25 @@ def _check_streaming(catalyst: Catalyst, analyzed: JavaObject, output_mode: Outp
                 "the rows of top(...) change as long as rows of their group come, so they can't be appended: use "
                 "outputMode('update') or outputMode('complete'), or group by a window of a column with a watermark"
             ) from error
-        raise
+        words = str(error.getMessage())
+        advice = next((advice for phrase, advice in _ADVICE.items() if phrase in words), None)
+        raise InvalidQuery(
+            f"Spark does not run this query as a stream: {words}" + (f" To do: {advice}" if advice else "")
+        ) from error
+
+
+_ADVICE = {
+    "watermark in the join keys": (
+        "call withWatermark(...) on both streams before the join, and let its condition say how far apart in time "
+        "their rows may be, as in b.ts BETWEEN a.ts - INTERVAL 1 HOUR AND a.ts, or join by a window of both times"
+    ),
+    "aggregations without watermark": (
+        "call withWatermark(...) on the stream before groupBy, and group by that time or a window of it; or use "
+        "outputMode('update')"
+    ),
+    "dropDuplicatesWithinWatermark": "call withWatermark(...) on the stream before it",
+}
+"""By what Spark says."""
 
 
 def _lags_us(stages: tuple[Stage, ...]) -> tuple[int, ...]:
