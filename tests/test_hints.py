@@ -24,6 +24,7 @@ from millpond.semantics.operator import (
     UnalignedRowsSpec,
     WindowRowsSpec,
 )
+from millpond.semantics.patterns import choice
 from millpond.spark.frame import StreamFrame
 from millpond.spark.plan import cut
 from tests.oracle_data import VALUES, Shape, shapes
@@ -67,7 +68,7 @@ CHOICES: list[tuple[str, Callable[[DataFrame, Any], Any], dict[Any, type]]] = [
             mp.stream(rows).groupBy("g", mp.window_function(tens, pattern=p)("ts")).agg(F.median("v"))
         ),
         {None: ObservedRowsSpec, "append_aligned": WindowRowsSpec, "append_unaligned": UnalignedRowsSpec,
-         "point_update": ObservedRowsSpec, "range": ObservedRowsSpec},
+         "point_update": ObservedRowsSpec, "range": UnalignedRowsSpec},
     ),
     (
         "count, merged",
@@ -118,6 +119,60 @@ def test_what_is_said_nearer_counts_more() -> None:
     window = mp.window_function(assign, pattern="append_aligned")("ts")
     assert window.hint == Hint("append_aligned", soon)
     assert mp.count_window(3).hint is None
+
+
+def test_groups_by_sparks_windows_take_a_hint(spark: SparkSession) -> None:
+    @mp.hint(pattern="append_unaligned")
+    @F.pandas_udf("long")  # type: ignore[call-overload, untyped-decorator]
+    def total(values: pd.Series) -> int:
+        return int(values.sum())
+
+    @mp.hint(next_read=soon)
+    def same(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+    rows = mp.stream(rate(spark))
+    window, session = F.window("ts", "10 seconds"), F.session_window("ts", "10 seconds")
+    hinted = rows.groupBy("g", session).hint(pattern="append_unaligned", next_read=soon)
+    plain = rows.groupBy("g", session)
+    for own, of_spark in (
+        (hinted.count(), plain.count()),
+        (hinted.agg(F.max("v"), F.sum("v")), plain.agg(F.max("v"), F.sum("v"))),
+        (hinted.agg({"v": "min"}), plain.agg({"v": "min"})),
+        (hinted.sum("v"), plain.sum("v")),
+    ):
+        assert own.columns == of_spark.columns
+        (spec,) = cut(own.unwrapped, "append").operators
+        assert isinstance(spec, UnalignedRowsSpec)
+        assert spec.next_read is not None
+        assert isinstance(cut(of_spark.unwrapped, "append").operators[0], AggregateSpec)
+    aligned = rows.groupBy("g", window).hint(pattern="append_aligned").count()
+    assert isinstance(cut(aligned.where("count > 1").unwrapped, "append").operators[0], WindowRowsSpec)
+    own_window = rows.groupBy("g", mp.window_function(tens)("ts")).hint(pattern="append_aligned")
+    assert isinstance(cut(own_window.agg(F.median("v")).unwrapped, "append").operators[0], WindowRowsSpec)
+    assert isinstance(cut(own_window.agg(total("v")).unwrapped, "append").operators[0], UnalignedRowsSpec)
+    applied = own_window.applyInPandas(same, "ts timestamp, g long, v long")
+    assert isinstance(cut(applied.unwrapped, "append").operators[0], WindowRowsSpec)
+    counted = rows.groupBy("g", mp.count_window(3)).hint(pattern="append_unaligned").count()
+    assert isinstance(cut(counted.unwrapped, "append").operators[0], UnalignedRowsSpec)
+
+
+def test_the_reason_names_the_hint_where_it_decided(spark: SparkSession) -> None:
+    rows, window = mp.stream(rate(spark)), F.window("ts", "10 seconds")
+    own = mp.window_function(tens)("ts")
+    decided = [
+        ("append_aligned", rows.groupBy("g", window).hint(pattern="append_aligned").count()),
+        ("append_unaligned", rows.groupBy("g", mp.count_window(3)).hint(pattern="append_unaligned").count()),
+        ("range", rows.groupBy("g", own).hint(pattern="range").agg(F.median("v"))),
+        ("append_aligned", rows.groupBy("g", own).hint(pattern="append_aligned").agg(F.median("v"))),
+    ]
+    for pattern, frame in decided:
+        assert choice(cut(frame.unwrapped, "append").operators[0]).why.startswith(f"by the hint {pattern}, ")
+    for frame in (
+        rows.groupBy("g", window).hint(pattern="append_aligned").agg(F.median("v")),
+        rows.groupBy("g", window).hint(pattern="point_update").count(),
+    ):
+        assert "hint" not in choice(cut(frame.unwrapped, "append").operators[0]).why
 
 
 def median_of(window: Callable[[], Any]) -> Callable[[DataFrame], StreamFrame]:
@@ -180,18 +235,6 @@ FUNCTIONS = ["count(*)", "sum(i32)", "max(t)"]
 UNMERGED = ["median(i32)", "sort_array(collect_list(t))"]
 
 
-def hinted(functions: list[str], pattern: Any) -> list[Any]:
-    """The functions, and a hint with the first of them."""
-    first, *others = named(functions)
-    return [first.alias(functions[0], metadata=_mark(pattern)), *others]
-
-
-def _mark(pattern: Any) -> dict[str, int]:
-    from millpond.hints import marked
-
-    return marked(Hint(pattern, soon))
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("functions", [FUNCTIONS, UNMERGED], ids=["merged", "rows"])
 @pytest.mark.parametrize("kind", ["custom", "tumbling", "sliding", "session"])
@@ -213,7 +256,8 @@ def test_wrong_hints_cost_no_result(
                 "session": F.session_window("ts", "3 seconds"),
             }[kind]
             theirs = rows.groupBy("g", of_spark)
-            own = mp.stream(rows).groupBy("g", of_spark).agg(*hinted(functions, pattern))
+            groups = mp.stream(rows).groupBy("g", of_spark).hint(pattern=pattern, next_read=soon)
+            own = groups.agg(*named(functions))
         options = {"millpond.read.batchRatio": "0.5"}
         check(spark, theirs.agg(*named(functions)), "append", tmp_path, own=own, **options)
 
@@ -281,6 +325,16 @@ REFUSED: list[tuple[str, str, Callable[[DataFrame], Any]]] = [
     ("an unknown pattern", "a pattern is one of point_update", lambda _: mp.hint(pattern="append")),  # type: ignore[arg-type]
     ("no function", "takes a function", lambda _: mp.hint(next_read=3)),  # type: ignore[arg-type]
     ("nothing", "say a pattern or next_read", lambda _: mp.hint()),
+    (
+        "a class",
+        "hint on the class Hint: .* does not take processors yet",
+        lambda _: mp.hint(pattern="range")(Hint),
+    ),
+    (
+        "groups, nothing",
+        r"groupBy\(\.\.\.\)\.hint\(\): say",
+        lambda rows: mp.stream(rows).groupBy("g").hint(),
+    ),
     ("an argument", "a pattern is one of", lambda _: mp.count_window(3, pattern="x")),  # type: ignore[arg-type]
     (
         "no event time",

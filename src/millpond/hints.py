@@ -55,6 +55,11 @@ def hint(*, pattern: Pattern | None = None, next_read: NextRead | None = None) -
         raise InvalidQuery("hint(): say a pattern or next_read")
 
     def decorate(function: _F) -> _F:
+        if isinstance(function, type):
+            raise InvalidQuery(
+                f"hint on the class {function.__name__}: it decorates window functions, functions of groups and UDFs "
+                "that aggregate; Millpond does not take processors yet"
+            )
         if hasattr(function, "evalType"):
             return cast("_F", _HintedUdf(function, given))
         setattr(function, _ATTRIBUTE, given.over(hint_on(function)))

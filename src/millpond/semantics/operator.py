@@ -177,6 +177,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     output_ipc: bytes
     """Arrow schema of what is emitted; for `Panes` and `Sessions` the window's start and end are the last two
     columns."""
+    hint: str | None = None
+    """The pattern that the query asked for, where that decided on the store; to be explained."""
 
     @property
     def drops_late_rows(self) -> bool:

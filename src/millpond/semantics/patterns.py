@@ -48,6 +48,11 @@ class Seen(NamedTuple):
 
 def choice(spec: OperatorSpec, seen: Seen | None = None) -> Choice:
     """`seen`: what its shards tell, where that decides."""
+    found = _choice(spec, seen)
+    return found if spec.hint is None else Choice(found.pattern, f"by the hint {spec.hint}, {found.why}")
+
+
+def _choice(spec: OperatorSpec, seen: Seen | None) -> Choice:
     match spec:
         case AggregateSpec():
             match spec.time:

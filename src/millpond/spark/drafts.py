@@ -78,10 +78,12 @@ def _aggregate_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMo
             "every batch: use outputMode('append') or outputMode('update')"
         )
     hint = hint_of(node)
-    if _all_mergeable(catalyst, node) and not _rows_are_asked_for(catalyst, node, hint, output_mode):
+    can_merge = _all_mergeable(catalyst, node)
+    if can_merge and not _rows_are_asked_for(catalyst, node, hint, output_mode):
         return AggregateDraft(catalyst, node, output_mode)
     used = [*grouping, *items(node.aggregateExpressions())]
-    rows = GroupedRows(node, grouping, used, _functions(catalyst, node), hint)
+    decided_by = hint.pattern if can_merge else None
+    rows = GroupedRows(node, grouping, used, _functions(catalyst, node), hint, decided_by)
     if counted is not None:
         return _count_rows_draft(catalyst, rows, counted, output_mode)
     if output_mode != "append":
@@ -132,10 +134,15 @@ def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMod
 
 def _window_rows_draft(catalyst: Catalyst, rows: GroupedRows) -> Draft:
     timed = watermarked_key(rows.keys)
-    if timed is None or not is_custom_window(timed) or rows.hint.pattern == "append_aligned":
+    if timed is None or not is_custom_window(timed):
         return WindowRowsDraft(catalyst, rows)
-    is_unaligned = rows.hint.pattern == "append_unaligned"
-    return CustomRowsDraft(catalyst, rows) if is_unaligned else ObservedRowsDraft(catalyst, rows)
+    match rows.hint.pattern:
+        case "append_aligned":
+            return WindowRowsDraft(catalyst, rows._replace(decided_by=rows.hint.pattern))
+        case "append_unaligned" | "range":
+            # Either says that windows are read one by one, and the order of their ends is that of a range of time.
+            return CustomRowsDraft(catalyst, rows._replace(decided_by=rows.hint.pattern))
+    return ObservedRowsDraft(catalyst, rows)
 
 
 def _count_rows_draft(

@@ -14,8 +14,9 @@ from pyspark.sql.group import GroupedData
 from pyspark.sql.types import StructType
 
 from millpond.errors import InvalidQuery
+from millpond.hints import Hint, NextRead, Pattern, checked
 from millpond.spark import lookback, top
-from millpond.spark.hinted import hinted_schema
+from millpond.spark.hinted import hinted, hinted_schema
 from millpond.spark.own_windows import OwnWindowGroups, own_window
 from millpond.spark.writer import StreamWriter
 
@@ -100,8 +101,16 @@ class StreamFrame:
 class StreamGroups:
     """What `groupBy` on a wrapped stream gives; its aggregates give wrapped streams."""
 
-    def __init__(self, groups: GroupedData | OwnWindowGroups) -> None:
+    def __init__(self, groups: GroupedData | OwnWindowGroups, hint: Hint | None = None) -> None:
         self._groups = groups
+        self._hint = hint
+
+    def hint(self, *, pattern: Pattern | None = None, next_read: NextRead | None = None) -> StreamGroups:
+        """The same groups with a hint, as `mp.hint` gives it to a function: for windows of Spark's own."""
+        given = checked(pattern, next_read)
+        if given is None:
+            raise InvalidQuery("groupBy(...).hint(): say a pattern or next_read")
+        return StreamGroups(self._groups, given.over(self._hint))
 
     def top(self, n: int, by: str | Column | Sequence[str | Column]) -> StreamFrame:
         """The first `n` rows of each group: its keys, the other columns of the stream, and `rank` from 1.
@@ -119,23 +128,23 @@ class StreamGroups:
 
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> StreamFrame:
         """As Spark's own; the function may have a hint."""
-        return StreamFrame(self._for_functions().applyInPandas(func, hinted_schema(func, schema)))
+        return StreamFrame(self._for_functions().applyInPandas(func, hinted_schema(func, schema, self._hint)))
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> StreamFrame:
         """As Spark's own; the function may have a hint."""
-        return StreamFrame(self._for_functions().applyInArrow(func, hinted_schema(func, schema)))
+        return StreamFrame(self._for_functions().applyInArrow(func, hinted_schema(func, schema, self._hint)))
 
     def _for_functions(self) -> GroupedData:
         return self._groups.for_functions() if isinstance(self._groups, OwnWindowGroups) else self._groups
 
     def _aggregated(self, method: Callable[[GroupedData], DataFrame]) -> StreamFrame:
-        if isinstance(self._groups, OwnWindowGroups):
-            return StreamFrame(self._groups.aggregated(method))
-        return StreamFrame(method(self._groups))
+        groups = self._groups
+        frame = groups.aggregated(method) if isinstance(groups, OwnWindowGroups) else method(groups)
+        return StreamFrame(frame if self._hint is None else hinted(frame, self._hint))
 
     def __getattr__(self, name: str) -> Any:
         groups = self._groups
-        if isinstance(groups, GroupedData):
+        if isinstance(groups, GroupedData) and self._hint is None:
             return _wrapping(getattr(groups, name))
         if name.startswith("_") or not hasattr(GroupedData, name):
             raise AttributeError(name)

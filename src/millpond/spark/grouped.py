@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millpond.hints import Hint
+from millpond.hints import Hint, Pattern
 from millpond.spark.jvm import JavaObject
 
 __all__ = ["GroupedRows"]
@@ -19,3 +19,5 @@ class GroupedRows(NamedTuple):
     purpose: str
     """What is computed on the rows."""
     hint: Hint = Hint()
+    decided_by: Pattern | None = None
+    """The hint's pattern, where without it the rows would be kept in another way or not at all."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -19,7 +20,7 @@ from millpond.spark.arrow_functions import arrow_function, name_of, times_like
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, to_python_type
 from millpond.spark.windows import watermarked_key
 
-__all__ = ["hint_of", "hinted_schema", "with_next_read"]
+__all__ = ["hint_of", "hinted", "hinted_schema", "with_next_read"]
 
 _PREFIX = "millpond_"
 
@@ -32,14 +33,41 @@ def hint_of(node: JavaObject) -> Hint:
         columns = [*items(node.output()), *items(node.groupingAttributes())]
     found = Hint()
     for column in columns:
-        if kind(column) in ("Alias", "AttributeReference") and column.metadata().contains(MARK):
-            found = found.over(known(int(column.metadata().getLong(MARK))))
+        found = found.over(_hint_with(column))
     return found
 
 
-def hinted_schema(function: Any, schema: StructType | str) -> StructType | str:
-    """The schema of what a function of groups returns, marked with the hint that it was decorated with."""
+def _hint_with(column: JavaObject) -> Hint | None:
+    if kind(column) not in ("Alias", "AttributeReference") or not column.metadata().contains(MARK):
+        return None
+    return known(int(column.metadata().getLong(MARK)))
+
+
+def hinted(frame: DataFrame, given: Hint) -> DataFrame:
+    """An aggregate of groups that have a hint: the last result carries it. What a function of it says counts more."""
+    catalyst = Catalyst(frame.sparkSession)
+    plan = _marked_plan(catalyst, frame._jdf.queryExecution().analyzed(), given)
+    return frame if plan is None else catalyst.own_frame(plan)
+
+
+def _marked_plan(catalyst: Catalyst, node: JavaObject, given: Hint) -> JavaObject | None:
+    if kind(node) == "Aggregate":
+        *others, last = items(node.aggregateExpressions())
+        if kind(last) != "Alias":
+            return None
+        mark = catalyst.metadata(marked((_hint_with(last) or Hint()).over(given)))
+        result = catalyst.alias_as(last.child(), last.toAttribute().withMetadata(mark))
+        return catalyst.aggregate(node.groupingExpressions(), catalyst.seq([*others, result]), node.child())
+    children = items(node.children())
+    below = _marked_plan(catalyst, children[0], given) if len(children) == 1 else None
+    return None if below is None else node.withNewChildren(catalyst.seq([below]))
+
+
+def hinted_schema(function: Any, schema: StructType | str, of_groups: Hint | None) -> StructType | str:
+    """The schema of what a function of groups returns, marked with the hint that it was decorated with, and that of
+    its groups."""
     given = hint_on(function)
+    given = of_groups if given is None else given.over(of_groups)
     if given is None:
         return schema
     if isinstance(schema, str):

@@ -7,8 +7,9 @@ classes are looked up once. What a plan means is not decided here.
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -159,6 +160,9 @@ class Catalyst:
     @cached_property
     def no_metadata(self) -> JavaObject:
         return self._class("org.apache.spark.sql.types.Metadata").empty()
+
+    def metadata(self, entries: Mapping[str, int]) -> JavaObject:
+        return self._class("org.apache.spark.sql.types.Metadata").fromJson(json.dumps(entries))
 
     @cached_property
     def long_type(self) -> JavaObject:

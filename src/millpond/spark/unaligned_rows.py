@@ -49,6 +49,7 @@ class UnalignedRowsDraft(ABC):
         self._keys = rows.keys
         self._window = window
         self._purpose = rows.purpose
+        self._decided_by = rows.decided_by
         self.node = rows.node
         below, self._next_read = rows.node.child(), None
         self._columns = [
@@ -108,6 +109,7 @@ class UnalignedRowsDraft(ABC):
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
             next_read=next_read,
+            hint=self._decided_by,
         )
         return Operator(
             spec=spec,

@@ -46,6 +46,7 @@ class WindowRowsDraft:
         self._catalyst = catalyst
         self._keys = rows.keys
         self._purpose = rows.purpose
+        self._decided_by = rows.decided_by
         self._timed_key = self._time_that_ends_groups(rows.keys)
         plain = self._timed_key is not None and kind(self._timed_key) == "AttributeReference"
         self._form = window_form(rows.node, self._timed_key) if plain and in_panes else None
@@ -87,6 +88,7 @@ class WindowRowsDraft:
             kept_columns=(*range(len(self._kept)), *self._kept_time(time)),
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
+            hint=self._decided_by,
         )
         return Operator(
             spec=spec,
