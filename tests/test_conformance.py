@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from millpond.semantics.operator import OperatorSpec
-from millpond.testing.conformance import STATE_CHECKS, StateCheck
-from millpond.testing.state import Batch, StateCase
+from millpond.testing import STATE_CHECKS, Batch, StateCase, StateCheck
 from tests.service_kit import (
     counted,
     counted_rows,
@@ -108,3 +108,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_store_conforms(tmp_path: Path, name: str, check: StateCheck) -> None:
     check(CASES[name](), tmp_path)
+
+
+def test_the_example_for_contributors_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
+    example = text.split("```python\n", 1)[1].split("```", 1)[0]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    for check in STATE_CHECKS:
+        names["test_a_store"](check, tmp_path / check.__name__)
