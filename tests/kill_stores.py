@@ -1,5 +1,5 @@
-"""A query for each store that keeps rows or keys, over the same prepared files. Each puts its batches out through a
-function that is idempotent by batch id."""
+"""A query for each store and each form of what is merged, over the same prepared files. Each puts its batches out
+through a function that is idempotent by batch id."""
 
 from __future__ import annotations
 
@@ -74,6 +74,24 @@ def _dedup(stream: DataFrame) -> StreamFrame:
     return mp.stream(_timed(stream)).dropDuplicatesWithinWatermark(["bidder"])
 
 
+def _group_rows(stream: DataFrame) -> StreamFrame:
+    return mp.stream(stream).groupBy("bidder").agg(F.sort_array(F.collect_list("price")).alias("prices"))
+
+
+def _sessions(stream: DataFrame) -> StreamFrame:
+    groups = mp.stream(_timed(stream)).groupBy("bidder", F.session_window("ts", "6 seconds"))
+    return groups.agg(F.count("*").alias("n"), F.sum("price").alias("total"))
+
+
+def _count_windows(stream: DataFrame) -> StreamFrame:
+    groups = mp.stream(stream).groupBy("bidder", mp.count_window(4))
+    return groups.agg(F.count("*").alias("n"), F.sum("price").alias("total"))
+
+
+def _top(stream: DataFrame) -> StreamFrame:
+    return mp.stream(stream).groupBy("bidder").top(3, by="price")
+
+
 QUERIES: dict[str, Callable[[DataFrame], StreamFrame]] = {
     "join": _join,
     "lookback": _lookback,
@@ -81,7 +99,12 @@ QUERIES: dict[str, Callable[[DataFrame], StreamFrame]] = {
     "session-rows": _session_rows,
     "observed-rows": _observed_rows,
     "dedup": _dedup,
+    "group-rows": _group_rows,
+    "sessions": _sessions,
+    "count-windows": _count_windows,
+    "top": _top,
 }
+IN_UPDATE_MODE = {"group-rows", "top"}
 
 
 def start_query(name: str, spark: SparkSession, source: Path, root: Path, **options: Any) -> MillpondQuery:
@@ -95,7 +118,8 @@ def start_query(name: str, spark: SparkSession, source: Path, root: Path, **opti
 
     return (
         QUERIES[name](read_stream(spark, source, SCHEMA))
-        .writeStream.foreachBatch(write)
+        .writeStream.outputMode("update" if name in IN_UPDATE_MODE else "append")
+        .foreachBatch(write)
         .options(
             checkpointLocation=str(root / f"{name}-checkpoint"), shards=2, **BY_TASKS, **OBSERVED, **options
         )

@@ -1,4 +1,4 @@
-"""What the stores of rows and keys have taken in survives a kill of driver, worker and service, as in
+"""What every store has taken in survives a kill of driver, worker and service, as in
 `test_kill.py` for aggregates."""
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ SERVICE_POINTS = {
     # Rows are on their way to their store from the second or third batch on.
     "observed-rows": ["after-shard:7", "before-pack:2", "after-manifest:2", "before-told:2"],
     "dedup": ["after-stage:2", "after-shard:3", "after-pack:2", "after-told:2"],
+    "group-rows": ["after-shard:3", "before-merge:1", "after-merge:1", "after-told:2"],
+    "sessions": ["before-shard:4", "after-pack:2", "before-merge:1", "after-manifest:2"],
+    "count-windows": ["after-shard:4", "after-merge:1", "before-manifest:2"],
+    "top": ["before-pack:2", "before-merge:2", "after-merge:1", "before-told:2"],
 }
 
 
