@@ -7,7 +7,7 @@ brought some, until compaction gathers them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class GroupRowsShard(OneStoreShard):
         self._reads = self._memory_hits = self._read_wait_ns = 0
         self._read_bytes = self._taken_bytes = 0
         self._held_bytes = 0
-        """Of committed blocks in memory."""
+        """Of blocks in memory."""
 
     def apply(self, rows: pa.RecordBatch) -> None:
         slice_ = rows.column(SLICE)[0].as_py()
@@ -185,6 +185,10 @@ class GroupRowsShard(OneStoreShard):
         self._fresh.clear()
         return flushed
 
+    def add_pending(self, runs: Iterable[FlushedRun], pack: str, path: str) -> None:
+        super().add_pending(runs, pack, path)
+        self._relieve()
+
     def _attach(self, run: FlushedRun, path: str) -> None:
         self._fresh_runs[run.slice][-1].path = path
 
@@ -204,6 +208,7 @@ class GroupRowsShard(OneStoreShard):
 
     def _abort(self) -> None:
         self._forget_batch()
+        self._relieve()
 
     def _forget_batch(self) -> None:
         self._ended.clear()
@@ -212,7 +217,8 @@ class GroupRowsShard(OneStoreShard):
         self._touched.clear()
 
     def _blocks(self) -> list[Block]:
-        return [block for runs in self._runs.values() for run in runs for block in run.blocks]
+        every = (*self._runs.values(), *self._fresh_runs.values())
+        return [block for runs in every for run in runs for block in run.blocks]
 
     def _relieve(self) -> None:
         """Keeps the blocks that were read or written last."""
@@ -253,7 +259,7 @@ class GroupRowsShard(OneStoreShard):
         misses = self._reads - self._memory_hits
         return {
             "rows": sum(run.rows for run in runs),
-            "memory_bytes": self._held_bytes,
+            "memory_bytes": self._held_bytes + self.dirty_bytes,
             "run_bytes": written,
             "live_bytes": written,
             "runs": len(runs),

@@ -8,7 +8,7 @@ are read next.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -174,6 +174,10 @@ class RowLogShard(OneStoreShard):
             self._fresh[slice_] = written
         return flushed
 
+    def add_pending(self, runs: Iterable[FlushedRun], pack: str, path: str) -> None:
+        super().add_pending(runs, pack, path)
+        self._relieve()
+
     def _attach(self, run: FlushedRun, path: str) -> None:
         chunks = self._fresh[run.slice]
         chunk = next(c for c in chunks if c.path is None and (c.offset, c.length) == (run.offset, run.length))
@@ -199,12 +203,14 @@ class RowLogShard(OneStoreShard):
 
     def _relieve(self) -> None:
         """Keeps the slices that end first; the others are read from their files when their time has come."""
-        room = self.place.memory_bytes
-        for slice_ in sorted(self._logs):
-            for chunk in self._logs[slice_]:
-                room -= chunk.memory_bytes
-                if room < 0:
-                    chunk.batch = None
+        room = self.place.memory_bytes - self.dirty_bytes
+        # What the running batch took is read again only if it is aborted.
+        for slice_ in sorted(self._logs.keys() | self._fresh.keys(), key=lambda s: (s in self._ended, s)):
+            for chunk in (*self._logs.get(slice_, ()), *self._fresh.get(slice_, ())):
+                if chunk.path is not None:
+                    room -= chunk.memory_bytes
+                    if room < 0:
+                        chunk.batch = None
 
     def live_bytes(self, slice_: int) -> int:
         return sum(chunk.length for chunk in self._logs.get(slice_, ()))
@@ -233,13 +239,17 @@ class RowLogShard(OneStoreShard):
         self._rewritten_bytes += ref.length
         return True
 
+    def _memory_bytes(self) -> int:
+        logs = (*self._logs.values(), *self._fresh.values())
+        return sum(chunk.memory_bytes for chunks in logs for chunk in chunks)
+
     def stats(self) -> dict[str, int]:
         chunks = [chunk for slice_ in self._logs.keys() - self._ended for chunk in self._logs[slice_]]
         written = sum(chunk.length for chunk in chunks)
         misses = self._reads - self._memory_hits
         return {
             "rows": sum(chunk.rows for chunk in chunks),
-            "memory_bytes": sum(chunk.memory_bytes for chunk in chunks),
+            "memory_bytes": self._memory_bytes(),
             "run_bytes": written,
             "live_bytes": written,
             "runs": len(chunks),

@@ -110,12 +110,14 @@ def check_merging_runs_changes_nothing(case: StateCase, directory: Path) -> None
 def check_little_memory_is_kept_to(case: StateCase, directory: Path) -> None:
     expected = undisturbed(case, directory)
     run = StateRun(case, directory / "run", memory_bytes=_LITTLE_BYTES)
+    allowed = 2 * _LITTLE_BYTES + case.table_bytes
     for batch, outputs in zip(case.batches, expected, strict=True):
         assert run.seal(batch, flush_after_bytes=_LITTLE_BYTES // 4) == outputs
         run.save()
+        assert run.most_bytes <= allowed, f"{run.most_bytes} bytes in memory after a flush, not {allowed}"
         run.commit()
         run.read_ahead()
-        used, allowed = run.figures()["memory_bytes"], 2 * _LITTLE_BYTES + case.table_bytes
+        used = run.figures()["memory_bytes"]
         assert used <= allowed, f"{used} bytes in memory in place of {allowed}"
 
 

@@ -54,6 +54,8 @@ class StateRun:
     directory: Path
     shards: int = 1
     memory_bytes: int = 64 << 20
+    most_bytes: int = field(init=False, default=0)
+    """The most that was in memory after a flush."""
     _stores: list[OperatorShard] = field(init=False)
     _committed: list[StoreState] = field(init=False, default_factory=list)
     _saved: list[StoreState] = field(init=False, default_factory=list)
@@ -125,6 +127,7 @@ class StateRun:
         if writer.finish():
             for store, runs in zip(self._stores, flushed, strict=True):
                 store.add_pending(runs, path.name, str(path))
+        self.most_bytes = max(self.most_bytes, self.figures()["memory_bytes"])
 
     def _pack(self) -> tuple[PackWriter, Path]:
         self._packs += 1
