@@ -21,8 +21,15 @@ pub struct Ahead {
 }
 
 fn bytes_of(pieces: &[Piece]) -> usize {
-    let rows: usize = pieces.iter().map(|piece| piece.bytes.len()).sum();
-    rows + size_of_val(pieces) + size_of::<Window>()
+    needed_bytes(
+        pieces.len(),
+        pieces.iter().map(|piece| piece.bytes.len()).sum(),
+    )
+}
+
+/// What so many pieces of a session take, with so many bytes of rows.
+pub fn needed_bytes(pieces: usize, row_bytes: usize) -> usize {
+    row_bytes + pieces * size_of::<Piece>() + size_of::<Window>()
 }
 
 impl Ahead {
@@ -63,10 +70,10 @@ impl Ahead {
         window.pieces
     }
 
-    /// Forgets all and returns whose it was.
-    pub fn clear(&mut self) -> Vec<u32> {
-        let all = std::mem::take(self);
-        all.windows.into_iter().flatten().map(|w| w.slot).collect()
+    /// Each session of which rows are held, and what they take.
+    pub fn held(&self) -> impl Iterator<Item = (u32, usize)> {
+        let windows = self.windows.iter().flatten();
+        windows.map(|window| (window.slot, bytes_of(&window.pieces)))
     }
 
     /// Runs were rewritten as one.

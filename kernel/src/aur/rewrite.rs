@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::aur::ahead::Piece;
+use crate::aur::ahead::{Piece, needed_bytes};
 use crate::aur::log::{LogRun, Range};
 use crate::aur::log_format::Entry;
 use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
-use crate::aur::sessions::{NONE, State};
+use crate::aur::sessions::{NONE, State, UNKNOWN};
 use crate::aur::store::RowStore;
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
@@ -31,6 +31,8 @@ fn lock(store: &Mutex<RowStore>) -> Result<MutexGuard<'_, RowStore>> {
 /// A session to be read ahead, as it was when it was chosen.
 struct Wanted {
     slot: u32,
+    /// When it will be read.
+    time: i64,
     key: Box<[u8]>,
     start: i64,
     last: i64,
@@ -124,7 +126,9 @@ pub fn maintain(
             let layout = Arc::clone(lock(store)?.layout());
             let index = IndexWriter::new(layout.key_width());
             let fingerprint = layout.fingerprint();
-            write(inputs, moved, &keys, index, fingerprint, writer).map(Some)
+            let (extent, whole_bytes) = write(inputs, moved, &keys, index, fingerprint, writer)?;
+            lock(store)?.counters.moved_whole_bytes += whole_bytes;
+            Ok(Some(extent))
         }
         None => Ok(None),
     }
@@ -134,7 +138,13 @@ pub fn maintain(
 fn choose(store: &mut RowStore, ratio: f64) -> (HashMap<u32, Wanted>, i64, u64) {
     let least = (store.sessions.len() as f64 * ratio).ceil() as usize;
     let nearest = match least > 0 && store.taken.is_empty() {
-        true => store.sessions.nearest(least, store.pace.next()),
+        true => {
+            // Nor is one left out that will be read before some that are held.
+            let held = store.held_ahead().into_iter().map(|(time, ..)| time);
+            let last_held = held.filter(|time| *time != UNKNOWN).max();
+            let until = store.pace.next().max(last_held.unwrap_or(i64::MIN));
+            store.sessions.nearest(least, until)
+        }
         // The batch has already given out what is due, or nothing is to be read ahead.
         false => Vec::new(),
     };
@@ -147,6 +157,7 @@ fn choose(store: &mut RowStore, ratio: f64) -> (HashMap<u32, Wanted>, i64, u64) 
                 slot,
                 Wanted {
                     slot,
+                    time: store.sessions.read_time(slot),
                     key: store.sessions.key(slot).into(),
                     start: session.start,
                     last: session.last,
@@ -166,25 +177,14 @@ fn read_ahead(
     wanted: HashMap<u32, Wanted>,
     version: u64,
 ) -> Result<()> {
-    let mut wanted: Vec<Wanted> = wanted
+    let wanted: Vec<Wanted> = wanted
         .into_values()
         .filter(|window| window.found.len() == window.pieces as usize)
         .collect();
     if wanted.is_empty() {
         return Ok(());
     }
-    wanted.sort_unstable_by_key(|window| window.last);
-    let mut room = {
-        let store = lock(store)?;
-        store.memory_limit().saturating_sub(store.memory_bytes())
-    };
-    wanted.retain(|window| {
-        let rows: usize = window.found.iter().map(|(_, e)| e.length as usize).sum();
-        let bytes = rows + window.found.len() * size_of::<Piece>() + size_of::<Wanted>();
-        let fits = room >= bytes;
-        room = if fits { room - bytes } else { 0 };
-        fits
-    });
+    let wanted = with_room(&mut *lock(store)?, wanted);
     let mut pieces: Vec<Vec<Piece>> = wanted.iter().map(|_| Vec::new()).collect();
     let mut read_bytes = 0;
     for (id, log) in runs {
@@ -244,7 +244,49 @@ fn read_ahead(
     Ok(())
 }
 
-/// Writes the moved entries as one run: rows in the order of the inputs, index in the order of ETT.
+/// The wanted sessions that have room beside those that are held, the first to be read first. What is held and would be
+/// read after one that has no room is dropped: held is always what is read next.
+fn with_room(store: &mut RowStore, wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let mut room = store.ahead_room();
+    let mut is_full = false;
+    let mut has_room = |bytes: usize| {
+        is_full |= bytes > room;
+        room = room.saturating_sub(bytes);
+        !is_full
+    };
+    let mut held = store.held_ahead().into_iter().peekable();
+    let mut wanted: Vec<(usize, Wanted)> = wanted
+        .into_iter()
+        .map(|window| {
+            let rows = window.found.iter().map(|(_, e)| e.length as usize).sum();
+            (needed_bytes(window.found.len(), rows), window)
+        })
+        .collect();
+    wanted.sort_unstable_by_key(|(_, window)| (window.time, window.slot));
+    let mut kept = Vec::new();
+    let mut dropped = Vec::new();
+    for (bytes, window) in wanted {
+        while let Some((_, slot, bytes)) = held.next_if(|(time, ..)| *time <= window.time) {
+            if !has_room(bytes) {
+                dropped.push(slot);
+            }
+        }
+        if has_room(bytes) {
+            kept.push(window);
+        }
+    }
+    dropped.extend(
+        held.filter(|(_, _, bytes)| !has_room(*bytes))
+            .map(|(_, slot, _)| slot),
+    );
+    for slot in dropped {
+        store.forget_ahead(slot);
+    }
+    kept
+}
+
+/// Writes the moved entries as one run: rows in the order of the inputs, index in the order of ETT. Returns also how many
+/// bytes were moved whole.
 fn write(
     inputs: &[Arc<LogRun>],
     mut moved: Vec<Moved>,
@@ -252,15 +294,16 @@ fn write(
     mut index: IndexWriter,
     fingerprint: u64,
     writer: &mut PackWriter,
-) -> Result<LogExtent> {
+) -> Result<(LogExtent, u64)> {
     let started = Started::begin(writer, fingerprint)?;
     moved.sort_unstable_by_key(|moved| (moved.input, moved.entry.offset));
     let mut next = Started::data_offset();
+    let mut whole_bytes = 0;
     for of_input in moved.chunk_by_mut(|a, b| a.input == b.input) {
         let Some(log) = of_input.first().and_then(|first| inputs.get(first.input)) else {
             continue;
         };
-        move_rows(log, of_input, writer)?;
+        whole_bytes += move_rows(log, of_input, writer)?;
         for moved in of_input {
             moved.entry.offset = next;
             next += u64::from(moved.entry.length);
@@ -272,11 +315,13 @@ fn write(
         index.push(moved.ett, &moved.entry, &keys[at..at + length]);
     }
     let given_out = inputs.iter().map(|input| input.given_out()).max();
-    index.finish(writer, started, given_out.unwrap_or(i64::MIN))
+    let extent = index.finish(writer, started, given_out.unwrap_or(i64::MIN))?;
+    Ok((extent, whole_bytes))
 }
 
-/// Moves the rows of one input's entries, in the order of their offsets.
-fn move_rows(log: &LogRun, moved: &[Moved], writer: &mut PackWriter) -> Result<()> {
+/// Moves the rows of one input's entries, in the order of their offsets. Returns how many bytes were moved whole.
+fn move_rows(log: &LogRun, moved: &[Moved], writer: &mut PackWriter) -> Result<u64> {
+    let mut whole_bytes = 0;
     let mut small: Vec<Range> = Vec::new();
     let end = |entry: &Entry| entry.offset + u64::from(entry.length);
     for whole in moved.chunk_by(|a, b| end(&a.entry) == b.entry.offset) {
@@ -294,8 +339,10 @@ fn move_rows(log: &LogRun, moved: &[Moved], writer: &mut PackWriter) -> Result<(
         }
         move_small(log, &mut small, writer)?;
         log.copy_to(writer, first.entry.offset, length)?;
+        whole_bytes += length;
     }
-    move_small(log, &mut small, writer)
+    move_small(log, &mut small, writer)?;
+    Ok(whole_bytes)
 }
 
 fn move_small(log: &LogRun, ranges: &mut Vec<Range>, writer: &mut PackWriter) -> Result<()> {

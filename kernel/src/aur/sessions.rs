@@ -415,7 +415,14 @@ impl Sessions {
         }
     }
 
-    /// When the session will be read, as far as that is known.
+    /// When the session will be read: by what the query says, else when it closes; `UNKNOWN` where nobody knows.
+    pub fn read_time(&self, slot: u32) -> i64 {
+        match &self.expected {
+            Some(expected) => self.next_read(slot, expected),
+            None => self.end(slot),
+        }
+    }
+
     fn next_read(&self, slot: u32, expected: &[i64]) -> i64 {
         match (expected[slot as usize], self.ending) {
             (UNKNOWN, Ending::Gap(_) | Ending::Stated) => self.end(slot),

@@ -22,6 +22,9 @@ use crate::hash::hash_key;
 use crate::pack::PackWriter;
 use crate::rows::HashRange;
 
+/// Of the memory limit, one byte in so many is for reading ahead however large the table of sessions is.
+const AHEAD_SHARE: usize = 8;
+
 /// What was done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -29,7 +32,7 @@ pub struct Counters {
     pub gets: u64,
     pub memory_hits: u64,
     pub ahead_hits: u64,
-    /// Sessions that were read ahead, and those of them that grew meanwhile.
+    /// Sessions that were read ahead, and those of them that were dropped again: they grew, or there was no room.
     pub ahead_reads: u64,
     pub ahead_evicted: u64,
     /// Scans of the index to find what is due.
@@ -40,8 +43,9 @@ pub struct Counters {
     /// Reads while something was given out, and what was waited for them.
     pub read_requests: u64,
     pub read_wait_ns: u64,
-    /// Bytes that compaction wrote.
+    /// Bytes that compaction wrote, and those of them that went from file to file without being looked at.
     pub rewritten_bytes: u64,
+    pub moved_whole_bytes: u64,
 }
 
 impl Counters {
@@ -301,8 +305,8 @@ impl RowStore {
         Ok(())
     }
 
-    /// The session grew, so that it closes later, or has rows in files that were not read ahead.
-    fn forget_ahead(&mut self, slot: u32) {
+    /// The session grew, so that it closes later, or has rows in files that were not read ahead; or there is no room.
+    pub(crate) fn forget_ahead(&mut self, slot: u32) {
         let session = self.sessions.get_mut(slot);
         if session.mark != NONE {
             self.ahead.remove(session.mark);
@@ -461,15 +465,37 @@ impl RowStore {
         self.given_out_before = self.given_out;
         self.changed = false;
         self.unrecorded = false;
-        if self.memory_bytes() > self.memory_limit {
-            self.drop_ahead();
-        }
+        self.trim_ahead();
         Ok(())
     }
 
-    fn drop_ahead(&mut self) {
-        for slot in self.ahead.clear() {
-            self.sessions.get_mut(slot).mark = NONE;
+    /// How much may be held of what is read ahead.
+    pub(crate) fn ahead_room(&self) -> usize {
+        let others = self.memory_bytes() - self.ahead.memory_bytes();
+        let left = self.memory_limit.saturating_sub(others);
+        left.max(self.memory_limit / AHEAD_SHARE)
+    }
+
+    /// (time at which it will be read, session, bytes) of what is held, in that order.
+    pub(crate) fn held_ahead(&self) -> Vec<(i64, u32, usize)> {
+        let held = self.ahead.held();
+        let mut held: Vec<_> = held
+            .map(|(slot, bytes)| (self.sessions.read_time(slot), slot, bytes))
+            .collect();
+        held.sort_unstable();
+        held
+    }
+
+    /// Drops what has no room any more, the last to be read first.
+    fn trim_ahead(&mut self) {
+        let room = self.ahead_room();
+        if self.ahead.memory_bytes() > room {
+            let mut held = self.held_ahead();
+            while self.ahead.memory_bytes() > room
+                && let Some((_, slot, _)) = held.pop()
+            {
+                self.forget_ahead(slot);
+            }
         }
     }
 
@@ -499,6 +525,7 @@ impl RowStore {
         let layout = &self.layout;
         self.sessions = Sessions::new(layout.ending(), layout.key_width(), layout.has_expected());
         self.buffer = Buffer::new(self.layout.value_width());
+        self.counters.ahead_evicted += self.ahead.len() as u64;
         self.ahead = Ahead::default();
         self.taken.clear();
         self.rows = 0;
