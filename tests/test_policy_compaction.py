@@ -15,6 +15,9 @@ from millpond.policy.compaction import (
     decide,
     decide_pieces,
     decide_rewrite,
+    is_behind,
+    live_shares,
+    staggered,
 )
 
 LIMITS = Limits(max_space_amplification=1.5, max_runs=8)
@@ -174,3 +177,85 @@ def test_a_run_of_half_a_piece_is_not_written_anew_for_each_small_one():
     runs = tuple(PackUse(length, length) for length in [100] * 20 + [60] + [1] * 8)
     assert decide_pieces(runs, LIMITS, 100) == Rest()
     assert decide_pieces((*runs, PackUse(1, 1)), LIMITS, 100) == Merge(20, 10)
+
+
+@st.composite
+def shared_packs(draw):
+    """Tables (runs, and the bytes that are live of all together) and logs (runs, each with its own), in packs that
+    they share, and what else lies in those packs."""
+    runs = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 1 << 30)), min_size=1, max_size=4)
+    tables = [
+        (table, draw(st.integers(1, sum(length for _, length in table))) if len(table) > 1 else table[0][1])
+        for table in draw(st.lists(runs, max_size=4))
+    ]
+    logs = [
+        [(pack, PackUse(draw(st.integers(0, length)), length)) for pack, length in log]
+        for log in draw(st.lists(runs, max_size=4))
+    ]
+    unneeded = draw(st.lists(st.integers(0, 1 << 30), min_size=6, max_size=6))
+    return tables, logs, dict(enumerate(unneeded))
+
+
+def uses_of(tables, logs, pack_bytes):
+    live: dict[int, int] = {}
+    runs = [run for log in logs for run in log]
+    for table, table_live in tables:
+        uses = live_shares(tuple(length for _, length in table), table_live)
+        runs += [(pack, use) for (pack, _), use in zip(table, uses, strict=True)]
+    for pack, use in runs:
+        live[pack] = live.get(pack, 0) + use.live_bytes
+    return {pack: PackUse(bytes_, pack_bytes[pack]) for pack, bytes_ in live.items()}
+
+
+@given(shared_packs())
+def test_rewrites_of_shared_packs_end_within_one_bound_for_all_garbage(state):
+    tables, logs, pack_bytes = state
+    for table, _ in tables:
+        for pack, length in table:
+            pack_bytes[pack] += length
+    for log in logs:
+        for pack, use in log:
+            pack_bytes[pack] += use.total_bytes
+
+    def written(bytes_):
+        pack = len(pack_bytes)
+        pack_bytes[pack] = bytes_
+        return pack
+
+    while chosen := set(decide_rewrite(uses_of(tables, logs, pack_bytes), LIMITS)):
+        for number, (table, live) in enumerate(tables):
+            if chosen & {pack for pack, _ in table}:
+                tables[number] = ([(written(live), live)], live)
+        for log in logs:
+            for number, (pack, use) in enumerate(log):
+                if pack in chosen:
+                    log[number] = (written(use.live_bytes), PackUse(use.live_bytes, use.live_bytes))
+        assert len(pack_bytes) < 100, "it does not come to an end"
+    uses = uses_of(tables, logs, pack_bytes)
+    live = sum(live for _, live in tables) + sum(use.live_bytes for log in logs for _, use in log)
+    assert sum(use.total_bytes for use in uses.values()) <= max(1.5 * live, LIMITS.small_bytes)
+    assert not is_behind(uses, LIMITS)
+
+
+def test_batches_wait_where_garbage_exceeds_its_bound_by_more_than_a_pack():
+    garbage = {str(number): PackUse(MIB, 2 * MIB) for number in range(4)}
+    assert not is_behind(garbage, LIMITS)
+    assert is_behind(garbage | {"5": PackUse(0, MIB)}, LIMITS)
+    assert not is_behind({"one": PackUse(1, 1 << 40)}, LIMITS)
+    assert not is_behind({}, LIMITS)
+
+
+def test_rows_that_newer_runs_replaced_count_as_garbage_of_a_pack():
+    # Each table is within the bound, and so are packs by the runs they hold; all together are not.
+    runs = (2 * MIB, MIB)
+    tables = [live_shares(runs, 2 * MIB) for _ in range(4)]
+    packs = {
+        str(number): PackUse(sum(use.live_bytes for use in uses), sum(runs) + MIB)
+        for number, uses in enumerate(tables)
+    }
+    assert all(decide(SliceView(runs, 2 * MIB), LIMITS) == Rest() for _ in tables)
+    assert decide_rewrite(packs, LIMITS) != ()
+
+
+def test_merges_that_are_due_together_do_not_start_together():
+    assert [staggered(due) for due in range(6)] == [0, 1, 1, 2, 2, 3]

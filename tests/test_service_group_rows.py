@@ -108,7 +108,8 @@ def test_figures_tell_what_was_read_from_files(tmp_path: Path) -> None:
     # One key lies in one block, or in two.
     assert 1 <= stats.block_reads <= 2
     assert 20 * 24 * 0.8 < stats.taken_bytes < stats.read_bytes < stats.run_bytes / 2
-    assert stats.live_bytes == stats.run_bytes <= disk_bytes(tmp_path)
+    # All is live, and packs have little else.
+    assert stats.live_bytes <= stats.run_bytes <= min(stats.live_bytes + 1_000, disk_bytes(tmp_path))
 
 
 def test_a_damaged_byte_of_kept_rows_is_an_error_that_names_the_file(tmp_path: Path) -> None:

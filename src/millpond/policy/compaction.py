@@ -1,7 +1,9 @@
 """When to merge the runs of a table, and when to rewrite packs that mostly hold garbage.
 
-Two bounds: bytes on disk for each live byte, and runs that a read may have to look into. Within them the
-least is written: a table that only grows is merged by tiers of size (each byte about log2 times), one whose
+Two bounds: bytes on disk for each live byte, and runs that a read may have to look into. The first holds for all
+packs together, whatever their garbage is: rows of runs that newer ones replaced or that were given out, and runs that
+nobody needs any more in packs that others share. A table is merged as soon as it exceeds the bound by itself. Within
+them the least is written: a table that only grows is merged by tiers of size (each byte about log2 times), one whose
 keys are overwritten is merged whole when its garbage is due (each byte about `amplification / (amplification
 - 1)` times).
 """
@@ -22,6 +24,9 @@ __all__ = [
     "decide_log",
     "decide_pieces",
     "decide_rewrite",
+    "is_behind",
+    "live_shares",
+    "staggered",
 ]
 
 _TIER_RATIO = 2
@@ -126,11 +131,11 @@ def _stretch(runs: tuple[PackUse, ...], first: int, piece_bytes: int) -> Merge:
 def decide_rewrite(packs: Mapping[str, PackUse], limits: Limits) -> tuple[str, ...]:
     """Packs whose live part is to be written anew, so that the rest can go; best yield first.
 
-    A pack is deleted as a whole, so a little long-lived data can pin much that is dead.
+    A pack is deleted as a whole, so a little long-lived data can pin much that is dead. What is live of a pack is
+    what is live in its runs.
     """
-    live_bytes = sum(use.live_bytes for use in packs.values())
     total_bytes = sum(use.total_bytes for use in packs.values())
-    allowed_bytes = max(limits.max_space_amplification * live_bytes, limits.small_bytes)
+    allowed_bytes = _allowed_bytes(packs, limits)
     chosen: list[str] = []
     for name, use in sorted(packs.items(), key=lambda item: (-_dead_share(item[1]), item[0])):
         if total_bytes <= allowed_bytes or _dead_share(use) <= 0:
@@ -138,6 +143,33 @@ def decide_rewrite(packs: Mapping[str, PackUse], limits: Limits) -> tuple[str, .
         chosen.append(name)
         total_bytes -= use.total_bytes - use.live_bytes
     return tuple(chosen)
+
+
+def is_behind(packs: Mapping[str, PackUse], limits: Limits) -> bool:
+    """Whether batches have to wait for merges: garbage exceeds its bound by more than one pack, which it always may,
+    because a pack that was just written can lose what it holds at once."""
+    total_bytes = sum(use.total_bytes for use in packs.values())
+    largest_bytes = max((use.total_bytes for use in packs.values()), default=0)
+    return total_bytes > _allowed_bytes(packs, limits) + largest_bytes
+
+
+def live_shares(run_bytes: tuple[int, ...], live_bytes: int) -> tuple[PackUse, ...]:
+    """A table's runs, where of all together is known how much is live. A single one has no garbage of its own."""
+    total_bytes = sum(run_bytes)
+    if len(run_bytes) < 2 or live_bytes >= total_bytes:
+        return tuple(PackUse(length, length) for length in run_bytes)
+    return tuple(PackUse(length * live_bytes // total_bytes, length) for length in run_bytes)
+
+
+def staggered(due: int) -> int:
+    """How many of the merges that are due to start now. Shards get the same rows, so theirs are due together; where
+    half of them wait for the next commit, they are not for long, and no batch has all of them beside it."""
+    return (due + 1) // 2
+
+
+def _allowed_bytes(packs: Mapping[str, PackUse], limits: Limits) -> float:
+    live_bytes = sum(use.live_bytes for use in packs.values())
+    return max(limits.max_space_amplification * live_bytes, limits.small_bytes)
 
 
 def _tier(run_bytes: tuple[int, ...]) -> int:

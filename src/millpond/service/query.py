@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from millpond._kernel import BUCKETS, PackWriter
 from millpond.errors import Conflict, InternalError
-from millpond.policy.compaction import Limits, Merge, PackUse, decide_rewrite
+from millpond.policy.compaction import Limits, Merge, PackUse, decide_rewrite, is_behind, staggered
 from millpond.service.compactor import Compaction, Compactor
 from millpond.service.messages import (
     BatchTry,
@@ -39,7 +39,7 @@ from millpond.service.trace import TraceWriter
 from millpond.state.opening import open_shard
 from millpond.state.shard import FlushedRun, OperatorShard, Place
 from millpond.storage.delayed import waited_ns
-from millpond.storage.manifest import Manifest, RunRef
+from millpond.storage.manifest import Manifest
 from millpond.storage.names import pack_name
 from millpond.storage.protocol import publish_manifest, publish_pack, read_manifest
 from millpond.storage.store import Storage, open_storage
@@ -64,8 +64,9 @@ class ServedQuery:
         """Those that the running batch wrote."""
         self._adopted: set[str] = set()
         """Those of merges that the next manifest names, or, where the state they are of ends with its batch, none."""
-        self._is_stale = False
-        """What merges is of a batch that was aborted since."""
+        self._aborts = 0
+        self._pack_bytes: dict[str, int] = {}
+        """Lengths of the packs that the committed state is in."""
         self._stores = self._open_stores(request)
         self._trace = None if trace_file is None else TraceWriter(trace_file, request.operators)
         if self._trace is not None:
@@ -120,6 +121,7 @@ class ServedQuery:
             paths[pack] = self._readable(pack)
         for state in manifest.stores:
             self._stores[state.operator][state.shard].restore(state, paths)
+        self._pack_uses()
 
     # The batch
 
@@ -244,7 +246,7 @@ class ServedQuery:
         with self._naming:
             return CommitReply(
                 stats=tuple(self.stats()),
-                in_flight=tuple(self._unreferenced | self._compactor.inputs),
+                in_flight=tuple(self._unreferenced | {ref.pack for ref in self._compactor.inputs}),
                 spent=watch.spent(),
                 storage_wait_ns=waited_ns(self._storage),
             )
@@ -258,8 +260,7 @@ class ServedQuery:
         with self._naming:
             self._unreferenced -= self._flushed
         self._flushed.clear()
-        # A merge that runs may have seen what the batch did.
-        self._is_stale = True
+        self._aborts += 1
         if self._trace is not None:
             self._trace.abort()
 
@@ -278,75 +279,114 @@ class ServedQuery:
 
     def _maintain(self) -> int:
         """Adopts finished merges and decides on new ones; gives the CPU time of the finished ones."""
-        if not self._compactor.idle:
-            return 0
-        cpu_ns = self._compactor.take_cpu_ns()
+        self._adopt()
+        limits = Limits(
+            max_space_amplification=self._settings.max_space_amplification, max_runs=self._settings.max_runs
+        )
+        is_idle = not self._compactor.inputs
+        due = self._due_compactions(limits)
+        started = due[: staggered(len(due))]
+        self._compactor.start(started)
+        # The one that is merged at once may read ahead in the same scan.
+        scanned = started[0].store if started and is_idle and started[0].store.merges_read_ahead else None
+        self._compactor.read_ahead(
+            [
+                store.read_ahead
+                for store in itertools.chain.from_iterable(self._stores)
+                if store.reads_ahead and store is not scanned
+            ]
+        )
+        self._wait_for_room(limits)
+        return self._compactor.take_cpu_ns()
+
+    def _adopt(self) -> None:
         for done in self._compactor.collect():
             spec = done.spec
-            if not self._is_stale and spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
+            is_valid = spec.aborts == self._aborts
+            if is_valid and spec.store.replace(spec.slice, spec.inputs, done.output, done.path):
                 self._adopted.add(done.output.pack)
             else:
                 with self._naming:
                     self._unreferenced.discard(done.output.pack)
-        self._is_stale = False
-        due = self._due_compactions()
-        # A store whose runs are rewritten reads ahead in the same scan.
-        rewritten = {id(compaction.store) for compaction in due}
-        self._compactor.start(
-            due,
-            [
-                store.read_ahead
-                for store in itertools.chain.from_iterable(self._stores)
-                if store.reads_ahead and id(store) not in rewritten
-            ],
-        )
-        return cpu_ns
 
-    def _due_compactions(self) -> list[Compaction]:
-        limits = Limits(
-            max_space_amplification=self._settings.max_space_amplification, max_runs=self._settings.max_runs
-        )
-        due = []
+    def _wait_for_room(self, limits: Limits) -> None:
+        """Keeps the bound on garbage where merges can't keep up with the batches."""
+        before_bytes = None
+        while is_behind(packs := self._pack_uses(), limits):
+            total_bytes = sum(use.total_bytes for use in packs.values())
+            if before_bytes is not None and total_bytes >= before_bytes:
+                return  # What is live was taken for garbage: nothing more is to be had.
+            before_bytes = total_bytes
+            self._compactor.start(self._due_compactions(limits))
+            self._compactor.wait()
+            self._adopt()
+
+    def _due_compactions(self, limits: Limits) -> list[Compaction]:
+        due: list[Compaction] = []
+        taken = set(self._compactor.inputs)
+        chosen = set(decide_rewrite(self._pack_uses(), limits))
         for store in itertools.chain.from_iterable(self._stores):
             for slice_, refs in store.committed_runs().items():
+                merges: list[Merge] = []
                 match store.due_merge(slice_, limits):
-                    case Merge(first=first, count=count):
-                        due.append(_compaction(store, slice_, refs, first, count))
-        merged = {(id(compaction.store), compaction.slice) for compaction in due}
-        return due + [
-            rewrite
-            for rewrite in self._due_rewrites(limits)
-            if (id(rewrite.store), rewrite.slice) not in merged
-        ]
+                    case Merge() as merge:
+                        merges.append(merge)
+                # Runs that pin packs of which much is garbage.
+                merges += [
+                    store.rewrite_of(slice_, position)
+                    for position, ref in enumerate(refs)
+                    if ref.pack in chosen
+                ]
+                for merge in merges:
+                    inputs = refs[merge.first : merge.first + merge.count]
+                    if taken.isdisjoint(inputs):
+                        taken.update(inputs)
+                        run = store.merge_of(slice_, merge.first, merge.count)
+                        due.append(Compaction(store, slice_, inputs, run, self._aborts))
+        return due
 
-    def _due_rewrites(self, limits: Limits) -> list[Compaction]:
-        """Runs that pin packs of which most is garbage."""
-        live: dict[str, int] = {}
+    def _pack_uses(self) -> dict[str, PackUse]:
+        """The packs that the committed state is in. What is live of a pack is what is live of its runs."""
+        live: dict[tuple[str, int], int] = {}
         for store in itertools.chain.from_iterable(self._stores):
-            for refs in store.committed_runs().values():
-                for ref in refs:
-                    live[ref.pack] = live.get(ref.pack, 0) + ref.length
-        packs = {
-            pack: PackUse(used, Path(self._readable(pack)).stat().st_size) for pack, used in live.items()
+            for slice_, refs in store.committed_runs().items():
+                for ref, use in zip(refs, store.run_uses(slice_) if refs else (), strict=True):
+                    # Shards may share a run.
+                    place = ref.pack, ref.offset
+                    live[place] = min(live.get(place, 0) + use.live_bytes, ref.length)
+        used: dict[str, int] = {}
+        for (pack, _), bytes_ in live.items():
+            used[pack] = used.get(pack, 0) + bytes_
+        self._pack_bytes = {
+            pack: self._pack_bytes.get(pack) or Path(self._readable(pack)).stat().st_size for pack in used
         }
-        chosen = set(decide_rewrite(packs, limits))
-        return [
-            _compaction(store, slice_, refs, position, 1)
-            for store in itertools.chain.from_iterable(self._stores)
-            for slice_, refs in store.committed_runs().items()
-            for position, ref in enumerate(refs)
-            if ref.pack in chosen
-        ]
+        return {pack: PackUse(used[pack], length) for pack, length in self._pack_bytes.items()}
 
     def stats(self) -> list[StatsReply]:
         replies = []
+        unused = self._unused_bytes()
         for stores in self._stores:
-            totals: dict[str, int] = {}
+            totals: dict[str, int] = {"run_bytes": unused[stores[0].operator]}
             for store in stores:
                 for name, value in store.stats().items():
                     totals[name] = totals.get(name, 0) + value
             replies.append(StatsReply(**{name: totals.get(name, 0) for name in StatsReply.__struct_fields__}))
         return replies
+
+    def _unused_bytes(self) -> list[int]:
+        """What no run needs of the packs that each operator's runs are in; of shared packs by their shares."""
+        needed: dict[str, list[int]] = {}
+        for operator, stores in enumerate(self._stores):
+            for store in stores:
+                for ref in itertools.chain.from_iterable(store.committed_runs().values()):
+                    needed.setdefault(ref.pack, [0] * len(self._stores))[operator] += ref.length
+        unused = [0] * len(self._stores)
+        for pack, length in self._pack_bytes.items():
+            shares = needed.get(pack, [])
+            rest = max(0, length - sum(shares))
+            for operator, share in enumerate(shares):
+                unused[operator] += rest * share // max(1, sum(shares))
+        return unused
 
     def close(self) -> None:
         self._compactor.stop()
@@ -374,14 +414,3 @@ class ServedQuery:
         if path is None:
             raise InternalError(f"{pack}: the storage has no local path for it")
         return str(path)
-
-
-def _compaction(
-    store: OperatorShard, slice_: int, refs: tuple[RunRef, ...], first: int, count: int
-) -> Compaction:
-    return Compaction(
-        store=store,
-        slice=slice_,
-        inputs=refs[first : first + count],
-        merge=store.merge_of(slice_, first, count),
-    )

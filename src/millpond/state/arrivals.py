@@ -212,7 +212,13 @@ class ArrivalShard(OneStoreShard):
     def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
         if slice_ != ARRIVALS:
             return Rest()
-        return decide_pieces(tuple(chunk.use for chunk in self._chunks), limits, self._piece_bytes)
+        return decide_pieces(self.run_uses(slice_), limits, self._piece_bytes)
+
+    def run_uses(self, slice_: int) -> tuple[PackUse, ...]:
+        return tuple(chunk.use for chunk in self._chunks) if slice_ == ARRIVALS else ()
+
+    def rewrite_of(self, slice_: int, position: int) -> DueMerge:  # noqa: ARG002
+        return DueMerge(position, 1)
 
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:  # noqa: ARG002
         batches = [chunk.batch for chunk in self._chunks[first : first + count]]

@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from millpond._kernel import PackWriter, SessionRowsSorter
-from millpond.policy.compaction import Limits, Rest
+from millpond.policy.compaction import Limits, PackUse, Rest
 from millpond.policy.compaction import Merge as DueMerge
 from millpond.policy.observing import Observation, fitting
 from millpond.semantics.operator import ObservedRowsSpec, OutputMode
@@ -163,6 +163,12 @@ class ObservedShard(OperatorShard):
         if self._settled is not None and slice_ == ARRIVALS:
             return Rest()  # They leave with the next batches.
         return self._store_of(slice_).due_merge(slice_, limits)
+
+    def run_uses(self, slice_: int) -> tuple[PackUse, ...]:
+        return self._store_of(slice_).run_uses(slice_)
+
+    def rewrite_of(self, slice_: int, position: int) -> DueMerge:
+        return self._store_of(slice_).rewrite_of(slice_, position)
 
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
         return self._store_of(slice_).merge_of(slice_, first, count)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millpond._kernel import PackWriter
 from millpond.errors import InternalError, InvalidQuery
-from millpond.policy.compaction import Limits, Rest, SliceView, decide
+from millpond.policy.compaction import Limits, PackUse, Rest, SliceView, decide, live_shares
 from millpond.policy.compaction import Merge as DueMerge
 from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.state.trace import Access
@@ -58,6 +58,8 @@ class OperatorShard(ABC):
     """What the store is, for people."""
     reads_ahead: bool = False
     """Whether `read_ahead` does anything."""
+    merges_read_ahead: bool = False
+    """Whether a merge reads ahead in the scan that it makes anyway."""
 
     def __init__(self, place: Place, spec: OperatorSpec) -> None:
         self.place = place
@@ -115,6 +117,14 @@ class OperatorShard(ABC):
     @abstractmethod
     def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
         """Which of the slice's committed runs to write anew."""
+
+    @abstractmethod
+    def run_uses(self, slice_: int) -> tuple[PackUse, ...]:
+        """What of each of the slice's committed runs is live."""
+
+    @abstractmethod
+    def rewrite_of(self, slice_: int, position: int) -> DueMerge:
+        """Which of the slice's committed runs to write anew so that the garbage of this one goes."""
 
     @abstractmethod
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
@@ -191,6 +201,15 @@ class OneStoreShard(OperatorShard):
     def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
         refs = self._committed[slice_]
         return decide(SliceView(tuple(ref.length for ref in refs), self.live_bytes(slice_)), limits)
+
+    def run_uses(self, slice_: int) -> tuple[PackUse, ...]:
+        return live_shares(tuple(ref.length for ref in self._committed[slice_]), self.live_bytes(slice_))
+
+    def rewrite_of(self, slice_: int, position: int) -> DueMerge:
+        # What newer runs replaced goes only where they are merged.
+        use = self.run_uses(slice_)[position]
+        whole = use.live_bytes < use.total_bytes
+        return DueMerge(0, len(self._committed[slice_])) if whole else DueMerge(position, 1)
 
     def restore(self, state: StoreState, paths: dict[str, str]) -> None:
         for slice_ in state.slices:

@@ -40,6 +40,7 @@ def unaligned_rows_layout(spec: UnalignedRowsSpec) -> SessionRowsLayout:
 class UnalignedRowsShard(OneStoreShard):
     store_text = "log of rows with an index in the order in which sessions are expected to end"
     reads_ahead = True
+    merges_read_ahead = True
 
     def __init__(self, place: Place, spec: UnalignedRowsSpec) -> None:
         super().__init__(place, spec)
@@ -111,8 +112,14 @@ class UnalignedRowsShard(OneStoreShard):
     def read_ahead(self) -> None:
         self._store.read_ahead(self.place.read_batch_ratio)
 
-    def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:  # noqa: ARG002
-        return decide_log(tuple(PackUse(live, total) for live, total in self._store.run_uses()), limits)
+    def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
+        return decide_log(self.run_uses(slice_), limits)
+
+    def run_uses(self, slice_: int) -> tuple[PackUse, ...]:  # noqa: ARG002
+        return tuple(PackUse(live, total) for live, total in self._store.run_uses())
+
+    def rewrite_of(self, slice_: int, position: int) -> DueMerge:  # noqa: ARG002
+        return DueMerge(position, 1)
 
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:  # noqa: ARG002
         runs = self._store.runs()[first : first + count]
