@@ -220,14 +220,11 @@ class RowLogShard(OneStoreShard):
         return Rest()
 
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
-        """Rows are never merged, only moved out of packs that hold little else."""
-        chunks = self._logs[slice_][first : first + count]
+        """Rows are never merged, only moved out of packs that hold little else, each run as it lies there."""
+        (chunk,) = self._logs[slice_][first : first + count]
 
         def merge(writer: PackWriter) -> tuple[int, int, int]:
-            batches = [self._decoded(self._load(chunk)) for chunk in chunks]
-            table = pa.Table.from_batches(batches, self._kept_schema)
-            (batch,) = table.combine_chunks().to_batches()
-            return (*writer.append(batch.serialize().to_pybytes()), batch.num_rows)
+            return (*writer.append(self._load(chunk)), chunk.rows)
 
         return merge
 
