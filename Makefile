@@ -31,6 +31,6 @@ fuzz: setup
 bench: setup
 	.venv/bin/millpond bench kernel --json bench-out/kernel.json
 	.venv/bin/millpond bench keyed --engine millpond --engine spark-rocksdb --engine passthrough --json bench-out/keyed.json
-	.venv/bin/millpond bench keyed --keys 1000 --engine millpond --engine spark-rocksdb --json bench-out/few-keys.json
-	.venv/bin/millpond bench q5 lr4 --events 3000000 --json bench-out/queries.json
+	.venv/bin/millpond bench q12 --keys 10000000 --memory 64m --json bench-out/q12.json
+	.venv/bin/millpond bench q5 --events 3000000 --json bench-out/q5.json
 	.venv/bin/millpond bench report bench-out/*.json --out bench-out
