@@ -242,7 +242,7 @@ def queries(
     from millpond.bench.papers import Paper
     from millpond.workloads.lines import check_form
     from millpond.workloads.queries.catalog import QUERIES
-    from millpond.workloads.scales import Shape, check_shape
+    from millpond.workloads.scales import EVENTS_PER_SECOND, Shape, check_shape, crowding
 
     unknown = [name for name in names if name not in QUERIES]
     if unknown:
@@ -280,8 +280,9 @@ def queries(
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {error}", param_hint="--input") from None
         size = State(varied.get("state", state))
-        run_events = int(varied.get("events", events or 6_000_000))
-        run_batch_events = int(varied.get("batch-events", batch_events or 500_000))
+        crowded = crowding(QUERIES[name].streams, size.value)
+        run_events = int(varied.get("events", events or 6_000_000 * crowded))
+        run_batch_events = int(varied.get("batch-events", batch_events or 500_000 * crowded))
         if live is None:
             refuse_all_warmup(warmup, run_events, run_batch_events, "events")
         default_memory = "256m" if size is State.LARGE else None
@@ -294,6 +295,7 @@ def queries(
                 size=size.value,
                 events=run_events,
                 batch_events=run_batch_events,
+                events_per_second=EVENTS_PER_SECOND * crowded,
                 window_seconds=window_seconds,
                 slide_seconds=int(varied.get("slide", slide)),
                 keys=shape.keys,
