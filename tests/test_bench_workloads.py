@@ -14,7 +14,16 @@ from millpond.bench.keyed import Keyed, small_windows
 from millpond.bench.papers import CLOSING_BATCHES, Paper
 from millpond.bench.rehearsal import prepare_rehearsal
 from millpond.bench.workload import load
-from millpond.workloads.scales import STREAMS, Shape, batches, check_shape, stream_schema
+from millpond.workloads.queries.catalog import QUERIES
+from millpond.workloads.scales import (
+    EVENTS_PER_SECOND,
+    STREAMS,
+    Shape,
+    batches,
+    check_shape,
+    crowding,
+    stream_schema,
+)
 
 
 def test_rows_are_dealt_out_to_batches() -> None:
@@ -134,3 +143,18 @@ def test_a_rehearsal_is_the_first_batches_half_of_them_in_pieces(tmp_path: Path)
     files = (sorted((tmp_path / name / "bids").iterdir()) for name in ("data", "rehearsal"))
     whole, pieces = (pa.concat_tables(pq.read_table(path) for path in paths) for paths in files)
     assert pieces == whole.slice(1_000)
+
+
+@pytest.mark.parametrize("name", sorted(QUERIES))
+def test_a_large_batch_has_hundreds_of_thousands_of_rows_whatever_its_streams_are(name: str) -> None:
+    streams = QUERIES[name].streams
+    times = crowding(streams, "large")
+    sample = batches(
+        dict.fromkeys(streams, ()),
+        size="large",
+        seed=1,
+        events=5_000 * times,
+        batch_events=5_000 * times,
+        rate=EVENTS_PER_SECOND * times,
+    )
+    assert sum(rows.num_rows for rows in next(iter(sample)).values()) >= 2_500
