@@ -142,9 +142,13 @@ def queries(
             show_default="256m for large",
         ),
     ] = None,
-    events: Annotated[int | None, typer.Option(min=1, help="Events in all.", show_default="6000000")] = None,
+    events: Annotated[
+        int | None,
+        typer.Option(min=1, help="Events in all.", show_default="6000000; large q3, q8: ten times"),
+    ] = None,
     batch_events: Annotated[
-        int | None, typer.Option(min=1, help="Events a batch.", show_default="500000")
+        int | None,
+        typer.Option(min=1, help="Events a batch.", show_default="500000; large q3, q8: ten times"),
     ] = None,
     rate: Annotated[
         str | None,
