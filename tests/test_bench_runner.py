@@ -122,7 +122,6 @@ def test_engines_agree_on_a_query_of_the_papers() -> None:
         assert each.measured.peak_memory_bytes > 100 << 20
     splits = [outcome.batches[-1].time_split_ms for outcome in outcomes]
     assert all("state_write" in split for split in splits)
-    assert "state_read" in splits[1]
     # Spark's stores tell no CPU time: all of it is the query's.
     assert outcomes[1].batches[-1].cpu_split_ms.keys() == {"query"}
 
