@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond._kernel import BUCKETS, Combiner, Store
-from millpond.semantics.operator import AggregateSpec, OutputMode
+from millpond.semantics.operator import OutputMode
 from millpond.spark.plan import CutPlan, cut
+from millpond.spark.reshaping import nested, reshaped
 from millpond.state.firing import fire
 from millpond.state.layout import layout_of
 
@@ -74,8 +75,9 @@ def read(source: DataFrame) -> list[pa.RecordBatch]:
     return gathered
 
 
-def emitted_by(spec: AggregateSpec, batches: list[pa.RecordBatch]) -> pa.Table:
-    """All groups and windows that the rows make."""
+def emitted_by(plan: CutPlan, i: int, batches: list[pa.RecordBatch]) -> pa.Table:
+    """All groups and windows that the rows make in operator `i`, as Spark gets them."""
+    spec = plan.operators[i]
     layout = layout_of(spec)
     combiner = Combiner(layout, [0])
     store = Store(layout, 0, BUCKETS, 1 << 24)
@@ -83,10 +85,11 @@ def emitted_by(spec: AggregateSpec, batches: list[pa.RecordBatch]) -> pa.Table:
         store.merge(layout.identity())
     for batch in batches:
         # Spark's optimiser may know that a field inside a value is never null; the operator's schema does not.
-        combiner.push(batch.cast(spec.input_schema))
+        combiner.push(nested(batch, plan.widths(i, 0), spec.input_schema).cast(spec.input_schema))
         for _, encoded in combiner.drain():
             store.merge(encoded)
-    return pa.Table.from_batches(fire(store, spec, "append", -(2**62), 2**62), schema=spec.output_schema)
+    rows = reshaped(lambda: fire(store, spec, "append", -(2**62), 2**62), plan.reshapings[i])
+    return pa.Table.from_batches(rows, schema=plan.emitted_schema(i))
 
 
 def run(plan: CutPlan) -> DataFrame:
@@ -94,10 +97,10 @@ def run(plan: CutPlan) -> DataFrame:
     session = plan.carrier.source.sparkSession
     batches = read(plan.carrier.source)
     rows: dict[int, Any] = {}
-    for i, spec in enumerate(plan.operators):
+    for i in range(len(plan.operators)):
         for _, frame in plan.inputs(i, rows, session):
             batches = delivered(frame)
-        emitted = session.createDataFrame(emitted_by(spec, batches), schema=plan.emitted_types[i])
+        emitted = session.createDataFrame(emitted_by(plan, i, batches), schema=plan.emitted_types[i])
         rows[i] = plan.rows(i, emitted, spread=False)
     return plan.result(rows, session)
 

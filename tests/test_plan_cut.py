@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.semantics.operator import KeyedTime, Panes, Sessions
+from millpond.spark.gathering import Gathering
 from millpond.spark.plan import cut
 from tests.plan_bench import Bids, check
 
@@ -289,4 +290,4 @@ def test_functions_that_only_gather_give_spark_one_row_a_group(
     timed = bids.stream.withWatermark("ts", "1 second")
     for window in (F.window("ts", "10 seconds"), F.session_window("ts", "10 seconds")):
         plan = cut(timed.groupBy(window, F.expr(key)).agg(*map(F.expr, functions)), "append")
-        assert [gathering is not None for gathering in plan.gatherings] == [gathered]
+        assert [isinstance(reshaping, Gathering) for reshaping in plan.reshapings] == [gathered]

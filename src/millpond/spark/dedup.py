@@ -75,7 +75,7 @@ class DedupDraft:
             emitted=emitted,
             inputs=(self._catalyst.seq(self._catalyst.alias(e, input_name) for e, input_name in aliases),),
             slots=tuple(self._rows),
-            window=None,
+            columns=None,
             results=self._catalyst.seq(self._rows),
         )
 

@@ -25,7 +25,7 @@ from millpond.spark.needed import Needed
 from millpond.spark.operators import AggregateDraft, Operator, aggregate_expressions
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
-from millpond.spark.top import marked_top
+from millpond.spark.top import is_exploded_top, marked_top
 from millpond.spark.window_rows import GroupRowsDraft, WindowRowsDraft, window_join
 from millpond.spark.windows import (
     CountForm,
@@ -62,6 +62,8 @@ def draft_of(catalyst: Catalyst, node: JavaObject, output_mode: OutputMode) -> D
     name = kind(node)
     if name == "Aggregate":
         return _aggregate_draft(catalyst, node, output_mode)
+    if name == "Generate" and is_exploded_top(node):
+        return AggregateDraft(catalyst, node.child(), output_mode, exploded=node)
     if name in DEDUPLICATING:
         return DedupDraft(catalyst, node)
     if name in _GROUP_FUNCTIONS:

@@ -8,9 +8,9 @@ from pyspark.sql.types import StructType
 
 from millpond.service.client import ServiceClient
 from millpond.service.messages import BatchTry, Endpoint, OutputKey
-from millpond.spark.gathering import Gathering
 from millpond.spark.ingest import emit_task, shard_outputs
 from millpond.spark.jvm import Catalyst
+from millpond.spark.reshaping import Reshaping
 
 __all__ = ["emitted_frame"]
 
@@ -25,7 +25,7 @@ def emitted_frame(
     *,
     schema: StructType,
     arrow_schema: pa.Schema,
-    gathering: Gathering | None,
+    reshaping: Reshaping | None,
     rows_per_shard: tuple[int, ...],
     local_rows: int,
 ) -> tuple[DataFrame, bool]:
@@ -35,11 +35,11 @@ def emitted_frame(
         batches = [
             batch
             for shard in shards
-            for batch in shard_outputs(client, OutputKey(at, operator, shard), gathering)
+            for batch in shard_outputs(client, OutputKey(at, operator, shard), reshaping)
             if batch.num_rows
         ]
         rows = pa.Table.from_batches(batches, arrow_schema).combine_chunks().to_batches()
         messages = (batch.serialize().to_pybytes() for batch in rows)
         return catalyst.frame_of_arrow(messages, schema, session), False
     numbers = session.range(0, len(rows_per_shard), 1, len(rows_per_shard))
-    return numbers.mapInArrow(emit_task(endpoint, at, operator, gathering), schema), True
+    return numbers.mapInArrow(emit_task(endpoint, at, operator, reshaping), schema), True

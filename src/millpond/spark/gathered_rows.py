@@ -168,9 +168,9 @@ class _Builder(AggregateBuilder):
             emitted=emitted,
             inputs=(self._inputs.columns(self._catalyst),),
             slots=tuple(slots),
-            window=window,
+            columns=window,
             results=self._catalyst.seq(results),
-            gathering=gathering,
+            reshaping=gathering,
         )
 
     def _placing(self, keys: int, form: WindowForm | SessionForm | None) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from millpond.service.client import ServiceClient, StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.spent import Stopwatch
 from millpond.service.wire import decode, encode
-from millpond.spark.gathering import Gathering, gather
+from millpond.spark.reshaping import Reshaping, Widths, nested, reshaped
 from millpond.state.opening import sorter_of
 
 __all__ = [
@@ -50,7 +50,9 @@ class FeedOrder(msgspec.Struct, frozen=True):
     side: int
     spec: OperatorSpec
     columns: tuple[int, ...]
-    """Positions of the input's columns."""
+    """Positions of the columns that the input's columns travel as."""
+    widths: Widths
+    """How many each of them travels as; empty: all as they are."""
     late_before_us: int | None
     weight: int | None = None
     """The column that says how many rows each row stands for."""
@@ -126,6 +128,8 @@ class _Stream:
             batch = batch.select(list(self._feed.columns))
         try:
             with self._watch.on("encoding"):
+                if any(self._feed.widths):
+                    batch = nested(batch, self._feed.widths, self._schema)
                 self._sorter.push(_as_declared(batch, self._schema))
         except Overflow as error:
             self._overflow = str(error)
@@ -168,13 +172,13 @@ def read_receipts(data: bytes) -> TaskReceipts:
     return decode(bytes(data), TaskReceipts)
 
 
-def emit_task(endpoint: Endpoint, at: BatchTry, operator: int, gathering: Gathering | None = None) -> Task:
+def emit_task(endpoint: Endpoint, at: BatchTry, operator: int, reshaping: Reshaping | None = None) -> Task:
     """A `mapInArrow` function over rows that name shards: yields the shards' outputs."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                yield from shard_outputs(connect(endpoint), OutputKey(at, operator, shard), gathering)
+                yield from shard_outputs(connect(endpoint), OutputKey(at, operator, shard), reshaping)
         _settle("emit")
 
     return run
@@ -194,6 +198,6 @@ def _settle(kind: str) -> None:
 
 
 def shard_outputs(
-    client: ServiceClient, key: OutputKey, gathering: Gathering | None
-) -> Iterator[pa.RecordBatch]:
-    return client.outputs(key) if gathering is None else gather(lambda: client.outputs(key), gathering)
+    client: ServiceClient, key: OutputKey, reshaping: Reshaping | None
+) -> Iterable[pa.RecordBatch]:
+    return reshaped(lambda: client.outputs(key), reshaping)

@@ -61,7 +61,8 @@ class Ingester:
         self._last_size: tuple[int, int] | None = None
         self._switches = [PrecombineSwitch() for _ in plan.operators]
         self._precombiners = [
-            None if form is None else Precombiner(plan.catalyst, form) for form in plan.precombined
+            None if form is None else Precombiner(plan.catalyst, form, spec.input_schema, plan.widths(i, 0))
+            for i, (form, spec) in enumerate(zip(plan.precombined, plan.operators, strict=True))
         ]
 
     def from_sources(
@@ -113,7 +114,7 @@ class Ingester:
             frame = precombiner.combined(frame)
             spec, weight = precombiner.form.spec, precombiner.form.weight
             rows, sure = switch.groups, False
-        columns = tuple(range(len(spec.input_of(side))))
+        columns = tuple(range(len(frame.columns)))
         feed = self._feed(operator, side, columns, late_before_us, spec, weight)
         receipts = [receipt for _, receipt in self._run(frame, at, (feed,), rows, sure)]
         switch.note(
@@ -132,9 +133,9 @@ class Ingester:
         weight: int | None = None,
     ) -> FeedOrder:
         spec = spec or self._plan.operators[operator]
-        return FeedOrder(
-            operator, side, spec, columns, late_before_us if spec.drops_late_rows else None, weight
-        )
+        widths = self._plan.widths(operator, side) if weight is None else ()
+        late = late_before_us if spec.drops_late_rows else None
+        return FeedOrder(operator, side, spec, columns, widths, late, weight)
 
     def _run(
         self, frame: DataFrame, at: BatchTry, feeds: tuple[FeedOrder, ...], rows: int | None, sure: bool

@@ -179,7 +179,7 @@ class JoinDraft:
             emitted=emitted,
             inputs=(built[0][1], built[1][1]),
             slots=tuple(slots),
-            window=None,
+            columns=None,
             results=self._catalyst.seq(slots),
         )
 

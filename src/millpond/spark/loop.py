@@ -268,7 +268,7 @@ class BatchLoop:
             operator,
             schema=self._plan.emitted_types[operator],
             arrow_schema=self._plan.emitted_schema(operator),
-            gathering=self._plan.gatherings[operator],
+            reshaping=self._plan.reshapings[operator],
             rows_per_shard=sealed.output_rows,
             local_rows=self._settings.local_emit_rows,
         )

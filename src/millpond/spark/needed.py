@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millpond.spark.jvm import JavaObject, items, kind
 from millpond.spark.windows import watermarked_key
@@ -32,10 +32,8 @@ def needed_below(node: JavaObject, needed: Needed) -> Needed:
             return ids_of(c for c in columns if needed is None or id_of(c) in needed)
         case "Aggregate":
             return ids_of([*items(node.groupingExpressions()), *items(node.aggregateExpressions())])
-        case "Filter":
-            return None if needed is None else needed | ids_of([node.condition()])
-        case "EventTimeWatermark":
-            return None if needed is None else needed | ids_of([node.eventTime()])
+        case "Filter" | "EventTimeWatermark" | "Generate" as name:
+            return None if needed is None else needed | ids_of([_PASSED_BY[name](node)])
         case "Join":
             condition = node.condition()
             asked = [condition.get()] if condition.isDefined() else []
@@ -43,6 +41,14 @@ def needed_below(node: JavaObject, needed: Needed) -> Needed:
             times = [time for child in items(node.children()) if (time := _event_time(child)) is not None]
             return None if needed is None else needed | ids_of([*asked, *times])
     return None
+
+
+_PASSED_BY: dict[str, Callable[[JavaObject], JavaObject]] = {
+    "Filter": lambda node: node.condition(),
+    "EventTimeWatermark": lambda node: node.eventTime(),
+    "Generate": lambda node: node.generator(),
+}
+"""What nodes look at that pass on all columns."""
 
 
 def _event_time(plan: JavaObject) -> JavaObject | None:

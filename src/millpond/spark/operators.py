@@ -7,7 +7,7 @@ What can be built before the first batch is built here, so that a batch only put
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.types import DataType, StructType
 
@@ -28,8 +28,8 @@ from millpond.semantics.operator import (
 )
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
-from millpond.spark.gathering import Gathering
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
+from millpond.spark.reshaping import Reshaping, Unnesting, Widths
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
 from millpond.spark.top import marked_top, top_text
 from millpond.spark.windows import (
@@ -70,18 +70,20 @@ class Operator:
     spec: OperatorSpec
     emitted: StructType
     inputs: tuple[JavaObject, ...]
-    """For each input its columns over the plan that gives its rows, as a Scala sequence."""
+    """For each input the columns it travels as, over the plan that gives its rows, as a Scala sequence."""
     slots: tuple[JavaObject, ...]
     """The attributes of the plan above that the emitted columns fill, one each."""
-    window: JavaObject | None
-    """The columns that also hold the window column, where it is made from what is emitted: start and end of panes and
-    sessions, the number of count windows."""
+    columns: JavaObject | None
+    """The columns of the operator, where some are made of slots: a window of its start and end, or of its number, a
+    struct of its fields. A Scala sequence; None: the slots themselves."""
     results: JavaObject | None
-    """The result columns over the slots, as a Scala sequence; None: the slots themselves."""
+    """The result columns over them, as a Scala sequence; None: they themselves."""
     clustered_by: tuple[int, ...] = ()
     """Positions of the slots by which rows that belong together are emitted by one shard."""
-    gathering: Gathering | None = None
-    """How the rows that the operator emits are brought together before they fill the slots."""
+    reshaping: Reshaping | None = None
+    """What is made of the rows that the operator emits before they fill the slots."""
+    widths: tuple[Widths, ...] = ()
+    """For each input, how many columns each of its columns travels as; empty: all travel as they are."""
 
 
 class AggregateDraft:
@@ -90,9 +92,17 @@ class AggregateDraft:
     noun = "aggregate"
     keeps_node = False
 
-    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, output_mode: OutputMode) -> None:
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        aggregate: JavaObject,
+        output_mode: OutputMode,
+        exploded: JavaObject | None = None,
+    ) -> None:
+        """`exploded`: the node above, which makes a row of each of a group's first rows."""
         self._catalyst = catalyst
         self._aggregate = aggregate
+        self._exploded = exploded
         grouping = items(aggregate.groupingExpressions())
         self._timed_key = None if output_mode == "complete" else watermarked_key(grouping)
         self._form = (
@@ -103,9 +113,8 @@ class AggregateDraft:
         self.below = (aggregate.child() if self._form is None else self._form.below,)
 
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
-        return AggregateBuilder(self._catalyst, self._aggregate, name, arrow).build(
-            self._timed_key, self._form
-        )
+        builder = AggregateBuilder(self._catalyst, self._aggregate, name, arrow, self._exploded)
+        return builder.build(self._timed_key, self._form)
 
 
 def _pane_form(
@@ -211,6 +220,11 @@ class _Buffers:
         self.aggregates: list[Aggregate] = []
         self.slots: list[JavaObject] = []
 
+    @property
+    def of_aggregates(self) -> Iterable[list[JavaObject]]:
+        """The slots of each aggregate."""
+        return self._known.values()
+
     def attributes(self, wanted: Aggregate, types: list[JavaObject]) -> list[JavaObject]:
         identity = (wanted.op, wanted.inputs, wanted.filter, wanted.top)
         if identity not in self._known:
@@ -232,11 +246,19 @@ Form = WindowForm | SessionForm | CountForm
 
 
 class AggregateBuilder:
-    def __init__(self, catalyst: Catalyst, aggregate: JavaObject, name: str, arrow: ArrowSettings) -> None:
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        aggregate: JavaObject,
+        name: str,
+        arrow: ArrowSettings,
+        exploded: JavaObject | None = None,
+    ) -> None:
         self._catalyst = catalyst
         self._aggregate = aggregate
         self._name = name
         self._arrow = arrow
+        self._exploded = exploded
         self._grouping = items(aggregate.groupingExpressions())
         self._inputs = Inputs()
         self._buffers = _Buffers(catalyst)
@@ -248,7 +270,13 @@ class AggregateBuilder:
         for key in self._grouping:
             check_key(self._catalyst, key, self._name)
         keys = self._add_keys(form)
-        results = [self._result(expression) for expression in items(self._aggregate.aggregateExpressions())]
+        results = []
+        for expression in items(self._aggregate.aggregateExpressions()):
+            result = self._result(expression)
+            if self._exploded is None or marked_top(expression) is None:
+                results.append(result)
+        if self._exploded is not None:
+            results += items(self._exploded.generatorOutput())
         if isinstance(form, SessionForm):
             time: TimeSpec | None = self._session_time(form, timed_key)
         elif isinstance(form, CountForm):
@@ -383,13 +411,15 @@ class AggregateBuilder:
         form: Form | None,
     ) -> Operator:
         slots = self._key_slots + self._buffers.slots
-        window = None
+        made = []
         if isinstance(form, CountForm):
-            number, made = number_slot(self._catalyst, form.window)
-            window = self._catalyst.seq([*slots, made])
+            number, window = number_slot(self._catalyst, form.window)
+            made = [window]
             slots.insert(len(keys), number)
         elif form is not None:
-            slots, window = with_window(self._catalyst, slots, form.window)
+            bounds, window = window_bounds(self._catalyst, form.window)
+            made = [window]
+            slots += bounds
         self._inputs.fill(self._catalyst)
         names = [f"k{i}" for i in range(len(keys))]
         input_names = names + [f"c{i}" for i in range(len(keys), len(self._inputs.expressions))]
@@ -404,21 +434,82 @@ class AggregateBuilder:
             input_ipc=self._schema_bytes(read, self._inputs.meanings),
             output_ipc=self._schema_bytes(emitted, emitted_names),
         )
-        inputs = self._catalyst.seq(
-            self._catalyst.alias(expression, name)
-            for expression, name in zip(self._inputs.expressions, input_names, strict=True)
-        )
-        return Operator(
+        travelling = [_fields(expression) for expression in self._inputs.expressions]
+        inputs: list[JavaObject] = []
+        for name, whole, fields in zip(input_names, self._inputs.expressions, travelling, strict=True):
+            inputs += [self._catalyst.alias(field, f"{name}_{i}") for i, field in enumerate(fields)]
+            if not fields:
+                inputs.append(self._catalyst.alias(whole, name))
+        operator = Operator(
             spec=spec,
             emitted=emitted,
-            inputs=(inputs,),
+            inputs=(self._catalyst.seq(inputs),),
             slots=tuple(slots),
-            window=window,
+            columns=self._catalyst.seq([*slots, *made]) if made else None,
             results=self._catalyst.seq(results),
+            widths=(tuple(map(len, travelling)),),
         )
+        return self._unnested(operator, emitted_names, made)
+
+    def _unnested(self, operator: Operator, names: list[str], made: list[JavaObject]) -> Operator:
+        """The operator with the structs that it emits as their fields."""
+        slots: list[JavaObject] = []
+        columns = list(made)
+        widths: list[int] = []
+        exploded = None
+        for number, slot in enumerate(operator.slots):
+            struct = self._emitted_struct(slot)
+            if struct is None:
+                widths.append(0)
+                slots.append(slot)
+                columns.append(slot)
+                continue
+            if self._exploded is not None:
+                exploded = number
+                place, struct = items(self._exploded.generatorOutput())
+                slots.append(place)
+                columns.append(place)
+            types = struct.dataType().fields()
+            fields = [
+                self._catalyst.attribute(f"{slot.name()}_{i}", each.dataType(), True)
+                for i, each in enumerate(types)
+            ]
+            widths.append(len(fields))
+            slots += fields
+            given = zip((str(each.name()) for each in types), fields, strict=True)
+            columns.append(self._catalyst.alias_as(self._catalyst.struct_of(given), struct))
+        if not any(widths):
+            return operator
+        emitted_names = names[: len(self._key_slots)] + [
+            str(slot.name()) for slot in slots[len(self._key_slots) :]
+        ]
+        emitted = struct_of(list(zip(emitted_names, map(python_type, slots), strict=True)))
+        return replace(
+            operator,
+            emitted=emitted,
+            slots=tuple(slots),
+            columns=self._catalyst.seq(columns),
+            reshaping=Unnesting(tuple(widths), exploded, self._schema_bytes(emitted, emitted_names)),
+        )
+
+    def _emitted_struct(self, slot: JavaObject) -> JavaObject | None:
+        """The slot, if what fills it is a struct that is never null, or a list of them that is taken apart."""
+        for aggregate, (first, *_) in zip(self._buffers.aggregates, self._buffers.of_aggregates, strict=True):
+            if first.exprId().equals(slot.exprId()):
+                if aggregate.op == "top":
+                    return slot if self._exploded is not None else None
+                # Without keys there is a result without a row, and under a condition perhaps none that counts.
+                is_whole = aggregate.op in ("min", "max") and aggregate.filter is None and self._key_slots
+                return slot if is_whole and _fields(self._inputs.expressions[aggregate.inputs[0]]) else None
+        return None
 
     def _schema_bytes(self, columns: StructType, meanings: list[str]) -> bytes:
         return _schema_bytes(columns, operator=self._name, meanings=meanings, settings=self._arrow)
+
+
+def _fields(expression: JavaObject) -> list[JavaObject]:
+    """The columns that a struct is made of, if the query makes it of columns."""
+    return items(expression.children())[1::2] if kind(expression) == "CreateNamedStruct" else []
 
 
 def time_of(

@@ -22,10 +22,10 @@ from millpond.semantics.precombine import Precombined, precombined
 from millpond.semantics.times import OperatorTimes, Watermarks, operator_times
 from millpond.spark.carrier import Carrier, carry
 from millpond.spark.drafts import Draft
-from millpond.spark.gathering import Gathering
 from millpond.spark.jvm import Catalyst, JavaObject
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Part, Whole, filled, leaves
+from millpond.spark.reshaping import Reshaping, Widths
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.stateful import Stage, take_apart
 from millpond.spark.top import has_top
@@ -62,7 +62,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
         carrier=carry(catalyst, session, taken.stages),
         operators=tuple(operator.spec for operator in operators),
         emitted_types=tuple(operator.emitted for operator in operators),
-        gatherings=tuple(operator.gathering for operator in operators),
+        reshapings=tuple(operator.reshaping for operator in operators),
         precombined=tuple(precombined(operator.spec, ansi=ansi) for operator in operators),
         lags_us=_lags_us(taken.stages),
         delayed=_delayed(taken.stages),
@@ -140,8 +140,8 @@ class CutPlan:
     """Bottom up, at least one."""
     emitted_types: tuple[StructType, ...]
     """What reaches Spark of each operator, as Spark's schema."""
-    gatherings: tuple[Gathering | None, ...]
-    """How what each operator emits is brought together before that."""
+    reshapings: tuple[Reshaping | None, ...]
+    """What is made of the rows that each operator emits before that."""
     precombined: tuple[Precombined | None, ...]
     """The operators over rows that Spark combined first, where it can."""
     lags_us: tuple[int, ...]
@@ -155,8 +155,13 @@ class CutPlan:
 
     def emitted_schema(self, i: int) -> pa.Schema:
         """`emitted_types[i]` as Arrow's schema."""
-        gathering = self.gatherings[i]
-        return self.operators[i].output_schema if gathering is None else gathering.output_schema
+        reshaping = self.reshapings[i]
+        return self.operators[i].output_schema if reshaping is None else reshaping.output_schema
+
+    def widths(self, i: int, side: int) -> Widths:
+        """How the columns of an input of operator `i` travel."""
+        of_inputs = self._stages[i].operator.widths
+        return of_inputs[side] if of_inputs else ()
 
     @property
     def defers(self) -> bool:
@@ -199,7 +204,7 @@ class _Emission:
 
     slots: JavaObject
     """The attributes that they fill, as a Scala sequence."""
-    window: JavaObject | None
+    columns: JavaObject | None
     results: JavaObject | None
     clustered_by: JavaObject | None
     """The slots that say which rows belong together."""
@@ -209,13 +214,13 @@ class _Emission:
         together = [operator.slots[position] for position in operator.clustered_by]
         return _Emission(
             slots=catalyst.seq(operator.slots),
-            window=operator.window,
+            columns=operator.columns,
             results=operator.results,
             clustered_by=catalyst.seq(together) if together else None,
         )
 
     def over_rows(self, catalyst: Catalyst, emitted: DataFrame, *, spread: bool) -> JavaObject:
         plan = catalyst.leaf(emitted, self.slots, self.clustered_by if spread else None)
-        if self.window is not None:
-            plan = catalyst.project(self.window, plan)
+        if self.columns is not None:
+            plan = catalyst.project(self.columns, plan)
         return plan if self.results is None else catalyst.project(self.results, plan)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millpond.semantics.operator import Panes
 from millpond.semantics.precombine import Partial, Precombined
 from millpond.spark.jvm import Catalyst, JavaObject
+from millpond.spark.reshaping import Widths, nested_frame
 
 __all__ = ["PrecombineSwitch", "Precombiner"]
 
@@ -41,9 +43,12 @@ class Precombiner:
     """One operator's aggregate over a task's rows. Building and analysing it takes a while, so that is done once; a
     batch only puts its own rows below it."""
 
-    def __init__(self, catalyst: Catalyst, form: Precombined) -> None:
+    def __init__(self, catalyst: Catalyst, form: Precombined, schema: pa.Schema, widths: Widths) -> None:
+        """`schema`: the operator's input; `widths`: how its columns travel."""
         self._catalyst = catalyst
         self.form = form
+        self._schema = schema
+        self._widths = widths
         self._columns: JavaObject = None
         """Of the rows, as a Scala sequence."""
         self._above: list[JavaObject] = []
@@ -62,6 +67,8 @@ class Precombiner:
         self._columns = frame._jdf.queryExecution().analyzed().output()
         leaf = self._catalyst.leaf_per_task(frame, self._columns)
         rows: DataFrame = self._catalyst.frame(leaf, frame.sparkSession)
+        if any(self._widths):
+            rows = nested_frame(rows, self._widths, self._schema)
         names = rows.columns
         grouped = names[: len(self.form.spec.keys)]
         if self.form.time is not None:

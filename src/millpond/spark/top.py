@@ -23,7 +23,7 @@ from millpond.semantics.operator import Order, Top
 from millpond.spark.jvm import JavaObject, items, java_class, kind, plain_sql
 from millpond.spark.schemas import is_collated
 
-__all__ = ["has_top", "latest", "marked_top", "top", "top_text"]
+__all__ = ["has_top", "is_exploded_top", "latest", "marked_top", "top", "top_text"]
 
 By: TypeAlias = str | Column | Sequence[str | Column]
 
@@ -85,6 +85,15 @@ def marked_top(expression: JavaObject) -> Top | None:
     if kind(inside) != "AggregateExpression" or kind(inside.aggregateFunction()) != "CollectList":
         return None
     return msgspec.json.decode(str(expression.metadata().getString(_MARK)), type=Top)
+
+
+def is_exploded_top(generate: JavaObject) -> bool:
+    """Whether a node makes rows of the lists that `top` gathers, as `top` itself has it."""
+    aggregate, generator = generate.child(), generate.generator()
+    if kind(aggregate) != "Aggregate" or kind(generator) != "PosExplode" or generate.outer():
+        return False
+    gathered = [column for column in items(aggregate.aggregateExpressions()) if marked_top(column)]
+    return len(gathered) == 1 and generator.child().semanticEquals(gathered[0].toAttribute())
 
 
 def has_top(plan: JavaObject) -> bool:

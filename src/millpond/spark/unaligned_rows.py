@@ -117,7 +117,7 @@ class UnalignedRowsDraft(ABC):
             inputs=(inputs.columns(self._catalyst),),
             slots=tuple(slots),
             # In the order in which the node has them: functions of groups go by that.
-            window=self._catalyst.seq(window if self._is_window(c) else c for c in self._columns),
+            columns=self._catalyst.seq(window if self._is_window(c) else c for c in self._columns),
             results=None,
             clustered_by=positions_of(keys, self._kept),
         )

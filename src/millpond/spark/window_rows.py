@@ -95,7 +95,7 @@ class WindowRowsDraft:
             emitted=emitted,
             inputs=(inputs.columns(self._catalyst),),
             slots=tuple(slots),
-            window=window,
+            columns=window,
             results=None,
             clustered_by=self._clustered_by(),
         )
