@@ -27,7 +27,7 @@ def main() -> None:
 
     if points:
         arm(points[0], SERVICE_STEPS, die)
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -311,7 +311,14 @@ class Driver(AbstractContextManager["Driver"]):
         return at
 
     def stage(
-        self, at: BatchTry, rows: RowsWithNulls, *, task: int = 0, attempt: int = 0, side: int = 0
+        self,
+        at: BatchTry,
+        rows: RowsWithNulls,
+        *,
+        task: int = 0,
+        attempt: int = 0,
+        side: int = 0,
+        in_files: bool = False,
     ) -> Receipt:
         """What an ingest task does; the receipt is what it would return."""
         late = self.watermark_us if self.spec.drops_late_rows else None
@@ -320,10 +327,13 @@ class Driver(AbstractContextManager["Driver"]):
         columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(len(schema))]
         sorter.push(pa.record_batch(columns, schema=schema))
         drained = sorter.drain()
-        self.client.stage(StageKey(at, 0, task, attempt, side), staged_schema, drained)
+        begin = self.client.stage_file_writer if in_files else self.client.stage_writer
+        writer = begin(StageKey(at, 0, task, attempt, side), staged_schema)
         staged = [0] * len(self.starts)
         for shard, encoded in drained:
+            writer.write(shard, encoded)
             staged[shard] += encoded.num_rows
+        writer.close()
         return Receipt(task, attempt, sorter.rows, sorter.late_rows, tuple(staged), side=side)
 
     def seal(

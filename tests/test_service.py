@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from millpond.errors import Conflict, CorruptState, Fenced, Unavailable
 from millpond.service.client import ServiceClient, connect
-from millpond.service.messages import BatchTry, Endpoint, Receipt, StageKey
+from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StagedFile, StageKey
 from millpond.state.layout import layout_of
 from tests.service_kit import Driver, Group, Rows, counts, disk_bytes
 
@@ -52,11 +53,13 @@ def expected_totals(batches: list[Rows]) -> dict[int, Group]:
 
 
 def test_a_wrong_token_is_refused(driver: Driver) -> None:
-    stranger = ServiceClient(Endpoint(driver.service.endpoint.uri, "wrong"))
+    stranger = ServiceClient(msgspec.structs.replace(driver.service.endpoint, token="wrong"))
     with pytest.raises(Fenced, match="token"):
         stranger.begin(BatchTry("run", 0, 1))
     with pytest.raises(Fenced, match="token"):
-        stranger.stage(StageKey(BatchTry("run", 0, 1), 0, 0, 0), layout_of(counts()).encoded_schema, [])
+        stranger.stage_writer(
+            StageKey(BatchTry("run", 0, 1), 0, 0, 0), layout_of(counts()).encoded_schema
+        ).close()
     stranger.close()
 
 
@@ -74,7 +77,7 @@ def test_the_token_is_on_no_command_line(driver: Driver) -> None:
 
 def test_it_does_not_start_without_a_token(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "millpond.service", str(tmp_path / "socket")],
+        [sys.executable, "-m", "millpond.service", str(tmp_path / "socket"), str(tmp_path / "rows")],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -90,7 +93,7 @@ def test_it_does_not_start_without_a_token(tmp_path: Path) -> None:
 
 def strangers(number: int) -> list[Endpoint]:
     """Nobody listens there, which shows with the first call only."""
-    return [Endpoint(f"grpc+unix:///nowhere/{i}", "token") for i in range(number)]
+    return [Endpoint(f"grpc+unix:///nowhere/{i}", "token", "/nowhere") for i in range(number)]
 
 
 def test_services_do_not_evict_each_other_s_client() -> None:
@@ -202,6 +205,42 @@ def test_staged_rows_beyond_the_budget_spill_and_count_all_the_same(tmp_path: Pa
         assert driver.outputs(at) == [(key, 1, key) for key in range(20_000)]
         driver.commit(at)
         assert not [file for file in directory.rglob("spool-*") if file.is_file()]
+
+
+def test_rows_in_files_count_like_others_and_leave_nothing(driver: Driver) -> None:
+    directory = Path(driver.service.endpoint.directory)
+    at = driver.begin()
+    rows = [(key, key, 0) for key in range(5_000)]
+    lost = driver.client.stage_file_writer(StageKey(at, 0, 7, 0), layout_of(counts()).encoded_schema)
+    receipts = [driver.stage(at, rows[:10]), driver.stage(at, rows[10:], task=1, in_files=True)]
+    driver.seal(at, receipts)
+    key = OutputKey(at, 0, 0)
+    whole = list(driver.client.outputs(key))
+    assert list(driver.client.output_file(key)) == list(driver.client.output_file(key)) == whole
+    assert list(driver.client.outputs(key)) == whole
+    assert driver.outputs(at) == [(key, 1, key) for key in range(5_000)]
+    # One with outputs, and that of a task that never ended.
+    assert len(list(directory.iterdir())) == 2
+    driver.commit(at)
+    assert not list(directory.iterdir())
+    with pytest.raises(Conflict, match="not the running batch"):
+        lost.close()
+
+
+def test_a_name_outside_of_the_directory_is_refused(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"")
+    with pytest.raises(Conflict, match="no file of a task"):
+        driver.client.stage_file(StagedFile(StageKey(driver.begin(), 0, 0, 0), str(tmp_path / "other")))
+
+
+def test_without_its_directory_a_service_is_not_there(driver: Driver) -> None:
+    at = driver.begin()
+    driver.seal(at, [driver.stage(at, [(1, 1, 0)])])
+    shutil.rmtree(driver.service.endpoint.directory)
+    with pytest.raises(Unavailable, match="in a file"):
+        driver.client.stage_file_writer(StageKey(at, 0, 0, 0), layout_of(counts()).encoded_schema)
+    with pytest.raises(Unavailable):
+        list(driver.client.output_file(OutputKey(at, 0, 0)))
 
 
 def test_a_budget_is_given_back_by_every_end_of_a_batch(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ def stage(driver: Driver, at: BatchTry) -> Receipt:
     columns = [pa.array(rows % 1_000), pa.array(rows), pa.array(np.zeros(ROWS, np.int64))]
     sorter.push(pa.record_batch(columns, schema=driver.spec.input_of(0)))
     drained = sorter.drain()
-    driver.client.stage(StageKey(at, 0, 0, 0, 0), staged_schema, drained)
+    writer = driver.client.stage_file_writer(StageKey(at, 0, 0, 0, 0), staged_schema)
+    for shard, batch in drained:
+        writer.write(shard, batch)
+    writer.close()
     staged = sum(batch.num_rows for _, batch in drained)
     return Receipt(0, 0, sorter.rows, sorter.late_rows, (staged,), side=0)
 

@@ -1,8 +1,8 @@
 """The floor: the same ingest and emit as Millpond's, with nothing in between.
 
-Rows go over Flight to a process that holds them until the next batch; as many rows as the query would put out,
-prepared beforehand, come back and go to the sink. As with Millpond, Spark's tasks carry large batches and the driver
-small ones.
+Rows go to a process that holds them until the next batch; as many rows as the query would put out, prepared
+beforehand, come back and go to the sink. As with Millpond, Spark's tasks carry large batches, in files, and the
+driver small ones, over Flight.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ class Server:
 
     def __init__(self, data: Path, directory: Path) -> None:
         self.location = f"grpc+unix://{directory / 'flight.sock'}"
+        self.directory = directory
+        self.data = data
         command = [sys.executable, "-m", "millpond.bench.passthrough", str(data), self.location]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -63,7 +66,7 @@ def carrier(
     """The function for `foreachBatch`: rows to the server, rows from it, the sink."""
     from millpond.spark.jvm import Catalyst
 
-    location, settings = server.location, Settings()
+    settings = Settings()
     # Looking classes up takes longer than a small batch may: once.
     catalyst = Catalyst(frame.sparkSession)
     last_rows: int | None = None
@@ -71,27 +74,39 @@ def carrier(
     def one_batch(batch: DataFrame, batch_id: int) -> None:
         nonlocal last_rows
         small = last_rows is not None and last_rows <= settings.local_ingest_rows
-        last_rows = _bring(batch.select(*frame.columns), _Send(location, batch_id), small)
+        last_rows = _bring(batch.select(*frame.columns), server, batch_id, small)
         file, first, end = share(batch_id, last_rows)
         spark, rows = batch.sparkSession, end - first
         if rows <= settings.local_emit_rows:
-            chunks = _Fetch(location, file, first, end, 1).share(0)
-            messages = (chunk.serialize().to_pybytes() for chunk in chunks)
+            ticket = flight.Ticket(f"{file} {first} {end}".encode())
+            chunks = _client(server.location).do_get(ticket)
+            messages = (chunk.data.serialize().to_pybytes() for chunk in chunks)
             emitted: DataFrame = catalyst.frame_of_arrow(messages, schema, spark)
         else:
             tasks = max(1, min(spark.sparkContext.defaultParallelism, rows // settings.rows_per_task))
-            fetch = _Fetch(location, file, first, end, tasks)
+            fetch = _Fetch(_output(server.data, file), first, end, tasks)
             emitted = spark.range(0, tasks, 1, tasks).mapInArrow(fetch, schema)
         sink(emitted, batch_id)
 
     return one_batch
 
 
-def _bring(rows: DataFrame, send: _Send, small: bool) -> int:
+def _bring(rows: DataFrame, server: Server, batch_id: int, small: bool) -> int:
     """Returns how many rows there were."""
     if small:
-        return send.all(rows.toArrow().to_batches())
-    return sum(receipt.rows for receipt in rows.mapInArrow(send, RECEIPT).collect())
+        return _put(server.location, batch_id, rows.toArrow().to_batches())
+    leave = _Leave(server.location, batch_id, server.directory)
+    return sum(receipt.rows for receipt in rows.mapInArrow(leave, RECEIPT).collect())
+
+
+def _put(location: str, batch_id: int, batches: list[pa.RecordBatch]) -> int:
+    if batches:
+        descriptor = flight.FlightDescriptor.for_path(str(batch_id))
+        writer, _ = _client(location).do_put(descriptor, batches[0].schema)
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.close()
+    return sum(batch.num_rows for batch in batches)
 
 
 def batch_share(prepared: Prepared) -> Share:
@@ -125,32 +140,33 @@ def _client(location: str) -> flight.FlightClient:
     return flight.FlightClient(location)
 
 
-class _Send:
-    def __init__(self, location: str, batch_id: int) -> None:
+class _Leave:
+    """Leaves a task's rows in a file, and tells the server."""
+
+    def __init__(self, location: str, batch_id: int, directory: Path) -> None:
         self._location = location
         self._batch_id = batch_id
+        self._directory = directory
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([pa.array([self.all(batches)])], schema=_RECEIPT_SCHEMA)
-
-    def all(self, batches: Iterable[pa.RecordBatch]) -> int:
         rows = 0
+        path = self._directory / f"floor-{uuid.uuid4().hex}"
         writer = None
         for batch in batches:
             if writer is None:
-                descriptor = flight.FlightDescriptor.for_path(str(self._batch_id))
-                writer, _ = _client(self._location).do_put(descriptor, batch.schema)
+                writer = pa.ipc.new_stream(str(path), batch.schema)
             writer.write_batch(batch)
             rows += batch.num_rows
         if writer is not None:
             writer.close()
-        return rows
+            told = f"{self._batch_id} {path}".encode()
+            list(_client(self._location).do_action(("left", told)))
+        yield pa.record_batch([pa.array([rows])], schema=_RECEIPT_SCHEMA)
 
 
 class _Fetch:
-    def __init__(self, location: str, file: int, first: int, end: int, tasks: int) -> None:
-        self._location = location
-        self._file = file
+    def __init__(self, path: Path, first: int, end: int, tasks: int) -> None:
+        self._path = path
         self._first = first
         self._end = end
         self._tasks = tasks
@@ -158,16 +174,18 @@ class _Fetch:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # The input is read to its end before the first row is given, or Spark throws the worker away.
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
-        for task in tasks:
-            yield from self.share(task)
-
-    def share(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         rows = self._end - self._first
-        first, end = (self._first + rows * at // self._tasks for at in (task, task + 1))
-        ticket = flight.Ticket(f"{self._file} {first} {end}".encode())
-        for chunk in _client(self._location).do_get(ticket):
-            yield chunk.data
+        for task in tasks:
+            first, end = (self._first + rows * at // self._tasks for at in (task, task + 1))
+            yield from _slice(self._path, first, end).to_batches()
+
+
+def _output(data: Path, file: int) -> Path:
+    return live_output_path(data) if file == LIVE_FILE else output_path(data, file)
+
+
+def _slice(path: Path, first: int, end: int) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all().slice(first, end - first)
 
 
 class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -175,11 +193,19 @@ class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location)
         self._data = data
         self._lock = threading.Lock()
-        self._held: dict[bytes, list[pa.RecordBatch]] = {}
+        self._held: dict[int, list[pa.RecordBatch]] = {}
 
     def do_put(self, _context: Any, descriptor: Any, reader: Any, _writer: Any) -> None:
-        batch_id = descriptor.path[0]
-        batches = [chunk.data for chunk in reader]
+        self._hold(int(descriptor.path[0]), [chunk.data for chunk in reader])
+
+    def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
+        batch_id, path = action.body.to_pybytes().decode().split(" ", 1)
+        with pa.memory_map(path) as source:
+            self._hold(int(batch_id), list(pa.ipc.open_stream(source)))
+        Path(path).unlink()
+        return iter(())
+
+    def _hold(self, batch_id: int, batches: list[pa.RecordBatch]) -> None:
         with self._lock:
             for older in self._held.keys() - {batch_id}:
                 del self._held[older]
@@ -187,9 +213,7 @@ class _HoldingServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         file, first, end = map(int, ticket.ticket.split())
-        path = live_output_path(self._data) if file == LIVE_FILE else output_path(self._data, file)
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        return flight.RecordBatchStream(table.slice(first, end - first))
+        return flight.RecordBatchStream(_slice(_output(self._data, file), first, end))
 
 
 def serve(data: Path, location: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
+from millpond.errors import Unavailable
 from millpond.service.messages import (
     BatchTry,
     CommitReply,
@@ -20,11 +23,12 @@ from millpond.service.messages import (
     SaveReply,
     SealReply,
     SealRequest,
+    StagedFile,
     StageKey,
 )
-from millpond.service.wire import TOKEN_HEADER, decode, encode, from_flight_error
+from millpond.service.wire import SHARD, STAGED, TOKEN_HEADER, decode, encode, from_flight_error
 
-__all__ = ["ServiceClient", "StageWriter", "connect"]
+__all__ = ["ServiceClient", "StageFile", "StageWriter", "connect"]
 
 T = TypeVar("T")
 
@@ -70,8 +74,40 @@ class StageWriter:
             raise from_flight_error(error) from error
 
 
+class StageFile:
+    """The same in a file on the service's host, for many rows."""
+
+    def __init__(self, client: ServiceClient, key: StageKey, schema: pa.Schema, directory: str) -> None:
+        self._client = client
+        self._name = f"{STAGED}{uuid.uuid4().hex}"
+        self._key = key
+        try:
+            self._writer = pa.ipc.new_stream(str(Path(directory, self._name)), schema)
+        except OSError as error:
+            raise _no_file(error) from error
+
+    def write(self, shard: int, rows: pa.RecordBatch) -> None:
+        try:
+            self._writer.write_batch(rows, custom_metadata={SHARD: str(shard)})
+        except OSError as error:
+            raise _no_file(error) from error
+
+    def close(self) -> None:
+        """Returns when the service has all rows."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise _no_file(error) from error
+        self._client.stage_file(StagedFile(self._key, self._name))
+
+
+def _no_file(error: OSError) -> Unavailable:
+    return Unavailable(f"rows can't be exchanged with the state service in a file: {error}")
+
+
 class ServiceClient:
     def __init__(self, endpoint: Endpoint) -> None:
+        self._directory = endpoint.directory
         self._client = flight.FlightClient(endpoint.uri)
         self._options = flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), endpoint.token.encode())])
 
@@ -101,12 +137,20 @@ class ServiceClient:
             raise from_flight_error(error) from error
         return StageWriter(self, writer)
 
-    def stage(self, key: StageKey, schema: pa.Schema, rows: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        """Sends (shard, rows); returns when the service has them all."""
-        writer = self.stage_writer(key, schema)
-        for shard, batch in rows:
-            writer.write(shard, batch)
-        writer.close()
+    def stage_file_writer(self, key: StageKey, schema: pa.Schema) -> StageFile:
+        return StageFile(self, key, schema, self._directory)
+
+    def stage_file(self, staged: StagedFile) -> None:
+        self._act("stage", staged, type(None))
+
+    def output_file(self, key: OutputKey) -> Iterator[pa.RecordBatch]:
+        """The outputs out of a file, for many rows."""
+        name = self._act("output_file", key, str)
+        try:
+            with pa.memory_map(str(Path(self._directory, name))) as source:
+                yield from pa.ipc.open_stream(source)
+        except OSError as error:
+            raise _no_file(error) from error
 
     def outputs(self, key: OutputKey) -> Iterator[pa.RecordBatch]:
         try:

@@ -31,11 +31,13 @@ class ServiceProcess:
         self._directory = Path(tempfile.mkdtemp(prefix="millpond-"))  # mode 0700
         self._log = self._directory / "service.log"
         socket = self._directory / "socket"
-        self.endpoint = Endpoint(uri=f"grpc+unix://{socket}", token=secrets.token_hex(16))
+        rows = self._directory / "rows"
+        rows.mkdir()
+        self.endpoint = Endpoint(f"grpc+unix://{socket}", secrets.token_hex(16), str(rows))
         with self._log.open("wb") as log:
             # A session of its own: a Ctrl-C in the terminal is for the driver to handle.
             self._process = subprocess.Popen(
-                [*_COMMAND, str(socket)],
+                [*_COMMAND, str(socket), str(rows)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -137,6 +137,10 @@ class ServedQuery:
         self._check(key.at)
         self._staging.put(key, schema, rows)
 
+    def stage_file(self, key: StageKey, name: str) -> None:
+        self._check(key.at)
+        self._staging.adopt(key, name)
+
     def seal(self, request: SealRequest) -> SealReply:
         """Applies the winners' rows in task order, fires what is due, and keeps the outputs until the batch ends."""
         self._check(request.at)

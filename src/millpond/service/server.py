@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import os
+import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,15 @@ import pyarrow as pa
 from pyarrow import flight
 
 from millpond.errors import Conflict, InternalError
-from millpond.service.messages import BatchTry, OpenReply, OpenRequest, OutputKey, SealRequest, StageKey
+from millpond.service.messages import (
+    BatchTry,
+    OpenReply,
+    OpenRequest,
+    OutputKey,
+    SealRequest,
+    StagedFile,
+    StageKey,
+)
 from millpond.service.query import ServedQuery
 from millpond.service.trace import TRACE_FILE
 from millpond.service.wire import TOKEN_HEADER, as_flight_error, decode, encode
@@ -46,6 +54,8 @@ class StateServer(flight.FlightServerBase):
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "open": self._open,
             "begin": self._begin,
+            "stage": self._stage,
+            "output_file": lambda body: encode(self._served.outputs(decode(body, OutputKey)).file().name),
             "seal": lambda body: encode(self._served.seal(decode(body, SealRequest))),
             "save": lambda body: encode(self._served.save(decode(body, BatchTry))),
             "commit": lambda body: encode(self._served.commit(decode(body, BatchTry))),
@@ -66,6 +76,11 @@ class StateServer(flight.FlightServerBase):
 
     def _begin(self, body: bytes) -> bytes:
         self._served.begin(decode(body, BatchTry))
+        return encode(None)
+
+    def _stage(self, body: bytes) -> bytes:
+        staged = decode(body, StagedFile)
+        self._served.stage_file(staged.key, staged.name)
         return encode(None)
 
     def _abort(self, body: bytes) -> bytes:
@@ -111,23 +126,25 @@ def _staged(reader: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield int.from_bytes(chunk.app_metadata.to_pybytes(), "little"), chunk.data
 
 
-def serve(socket: Path) -> None:
-    """Serves on a Unix socket until the parent's pipe closes."""
+def serve(socket: Path, directory: Path) -> None:
+    """Serves on a Unix socket until the parent's pipe closes. `directory` is for rows in files, and goes with it."""
     token = sys.stdin.readline().strip()
     if not token:
         raise SystemExit(
             "the state service is started by Millpond itself and reads its token from standard input"
         )
-    with tempfile.TemporaryDirectory(prefix="spool-", dir=socket.parent) as spools:
+    try:
         trace_file = os.environ.get(TRACE_FILE)
         server = StateServer(
-            f"grpc+unix://{socket}", token, Path(spools), Path(trace_file) if trace_file else None
+            f"grpc+unix://{socket}", token, directory, Path(trace_file) if trace_file else None
         )
         socket.chmod(0o600)
         threading.Thread(target=_exit_with_parent, args=(server,), name="parent", daemon=True).start()
         print("ready", flush=True)
         server.serve()
         server.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _exit_with_parent(server: StateServer) -> None:

@@ -1,4 +1,4 @@
-"""Record batches that wait: in memory while a shared budget lasts, in a file of their own beyond it."""
+"""Record batches that wait: in memory while a shared budget lasts, else in a file of their own."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ class Spool:
         self._held = 0
         self._file: Path | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._filing = threading.Lock()
 
     def append(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         size = batch.nbytes
-        if self._file is None and self._budget.take(size):
+        if self._writer is None and self._budget.take(size):
             self._in_memory.append(batch)
             self._held += size
             return
-        if self._writer is None:
-            with tempfile.NamedTemporaryFile(dir=self._directory, prefix="spool-", delete=False) as file:
-                self._file = Path(file.name)
-            self._writer = pa.ipc.new_stream(str(self._file), self.schema)
-        self._writer.write_batch(batch)
+        self._begin_file().write_batch(batch)
+
+    def hold(self, batch: pa.RecordBatch) -> None:
+        """Appends rows that lie in a file already, and so take nothing of the budget."""
+        self.rows += batch.num_rows
+        self._in_memory.append(batch)
 
     def finish(self) -> None:
         """Ends writing; what lies in a file can be read from now on."""
@@ -65,20 +67,42 @@ class Spool:
             self._writer = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._in_memory
-        if self._file is not None:
-            with pa.memory_map(str(self._file)) as source:
-                yield from pa.ipc.open_stream(source)
+        if self._file is None:
+            yield from self._in_memory
+            return
+        with pa.memory_map(str(self._file)) as source:
+            yield from pa.ipc.open_stream(source)
 
-    @property
-    def spilled(self) -> bool:
-        return self._file is not None
+    def file(self) -> Path:
+        """A file with all rows, which stays until the spool is closed."""
+        with self._filing:
+            if self._file is None:
+                self._begin_file()
+                self.finish()
+            assert self._file is not None
+            return self._file
+
+    def _begin_file(self) -> pa.ipc.RecordBatchStreamWriter:
+        """All rows are in memory, or all in the file."""
+        if self._writer is None:
+            with tempfile.NamedTemporaryFile(dir=self._directory, prefix="spool-", delete=False) as file:
+                path = Path(file.name)
+            self._writer = pa.ipc.new_stream(str(path), self.schema)
+            for batch in self._in_memory:
+                self._writer.write_batch(batch)
+            self._file = path
+            self._forget()
+        return self._writer
+
+    def _forget(self) -> None:
+        # Somebody may be reading the list.
+        self._in_memory = []
+        self._budget.give_back(self._held)
+        self._held = 0
 
     def close(self) -> None:
         self.finish()
-        self._in_memory.clear()
-        self._budget.give_back(self._held)
-        self._held = 0
+        self._forget()
         if self._file is not None:
             self._file.unlink(missing_ok=True)
             self._file = None

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millpond.errors import Conflict
 from millpond.service.messages import Receipt, StageKey
 from millpond.service.spool import Budget, Spool
+from millpond.service.wire import SHARD, STAGED
 
 __all__ = ["Staging"]
 
@@ -44,6 +45,25 @@ class Staging:
             for spool in spools.values():
                 spool.close()
             raise
+        self._keep(key, spools)
+
+    def adopt(self, key: StageKey, name: str) -> None:
+        """Takes the file that an attempt has left."""
+        path = self._directory / name
+        if path.parent != self._directory:
+            raise Conflict(f"{name!r} is no file of a task")
+        spools: dict[int, Spool] = {}
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            for batch, metadata in reader.iter_batches_with_custom_metadata():
+                shard = int(metadata[SHARD])
+                if shard not in spools:
+                    spools[shard] = Spool(reader.schema, self._budget, self._directory)
+                spools[shard].hold(batch)
+        # What is mapped stays readable.
+        path.unlink()
+        self._keep(key, spools)
+
+    def _keep(self, key: StageKey, spools: dict[int, Spool]) -> None:
         with self._lock:
             closed = self._closed
             whose = (key.operator, key.side, key.task, key.attempt)
@@ -77,6 +97,9 @@ class Staging:
         for spools in attempts.values():
             for spool in spools.values():
                 spool.close()
+        # Of tasks that failed before they could say so.
+        for left in self._directory.glob(f"{STAGED}*"):
+            left.unlink(missing_ok=True)
 
     def release(self, operator: int) -> None:
         """Forgets what was staged for an operator whose batch is sealed."""

@@ -1,4 +1,4 @@
-"""How requests, replies and errors lie in Flight messages."""
+"""How requests, replies and errors lie in Flight messages, and rows in files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pyarrow import flight
 from millpond import errors
 from millpond._kernel import DamagedFile, KernelError, NewerFormat, Overflow
 
-__all__ = ["TOKEN_HEADER", "as_flight_error", "decode", "encode", "from_flight_error"]
+__all__ = ["SHARD", "STAGED", "TOKEN_HEADER", "as_flight_error", "decode", "encode", "from_flight_error"]
 
 TOKEN_HEADER = "x-millpond-token"
+STAGED = "staged-"
+"""What the names of files begin with in which tasks leave rows."""
+SHARD = b"shard"
+"""In the metadata of each batch in them."""
 
 _KINDS: dict[str, type[Exception]] = {kind: getattr(errors, kind) for kind in errors.__all__} | {
     "Overflow": Overflow

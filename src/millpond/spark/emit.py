@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from millpond.service.client import ServiceClient
 from millpond.service.messages import BatchTry, Endpoint, OutputKey
-from millpond.spark.ingest import emit_task, shard_outputs
+from millpond.spark.ingest import emit_task
 from millpond.spark.jvm import Catalyst
-from millpond.spark.reshaping import Reshaping
+from millpond.spark.reshaping import Reshaping, reshaped
 
 __all__ = ["emitted_frame"]
 
@@ -35,7 +37,7 @@ def emitted_frame(
         batches = [
             batch
             for shard in shards
-            for batch in shard_outputs(client, OutputKey(at, operator, shard), reshaping)
+            for batch in reshaped(partial(client.outputs, OutputKey(at, operator, shard)), reshaping)
             if batch.num_rows
         ]
         rows = pa.Table.from_batches(batches, arrow_schema).combine_chunks().to_batches()

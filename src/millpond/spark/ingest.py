@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
-from millpond.service.client import ServiceClient, StageWriter, connect
+from millpond.service.client import StageFile, StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.spent import Stopwatch
 from millpond.service.wire import decode, encode
@@ -91,9 +92,16 @@ def ingest_task(order: IngestOrder) -> Task:
     return run
 
 
-def ingest(order: IngestOrder, task: int, attempt: int, batches: Iterable[pa.RecordBatch]) -> TaskReceipts:
-    """Stages the rows of one task attempt."""
-    streams = [_Stream(order, feed, task, attempt) for feed in order.feeds]
+def ingest(
+    order: IngestOrder,
+    task: int,
+    attempt: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    in_files: bool = True,
+) -> TaskReceipts:
+    """Stages the rows of one task attempt. `in_files`: where they are many."""
+    streams = [_Stream(order, feed, task, attempt, in_files) for feed in order.feeds]
     for batch in batches:
         if len(streams) == 1:
             streams[0].push(batch)
@@ -107,7 +115,7 @@ def ingest(order: IngestOrder, task: int, attempt: int, batches: Iterable[pa.Rec
 class _Stream:
     """One feed's rows on their way to the service."""
 
-    def __init__(self, order: IngestOrder, feed: FeedOrder, task: int, attempt: int) -> None:
+    def __init__(self, order: IngestOrder, feed: FeedOrder, task: int, attempt: int, in_files: bool) -> None:
         self.operator = feed.operator
         self._order = order
         self._feed = feed
@@ -118,7 +126,8 @@ class _Stream:
         )
         self._staged = [0] * len(order.shard_starts)
         self._overflow: str | None = None
-        self._writer: StageWriter | None = None
+        self._in_files = in_files
+        self._writer: StageFile | StageWriter | None = None
         self._watch = Stopwatch()
 
     def push(self, batch: pa.RecordBatch) -> None:
@@ -141,7 +150,9 @@ class _Stream:
             drained = self._sorter.drain()
         for shard, rows in drained:
             if self._writer is None:
-                self._writer = connect(self._order.endpoint).stage_writer(self._key, self._staged_schema)
+                client = connect(self._order.endpoint)
+                begin = client.stage_file_writer if self._in_files else client.stage_writer
+                self._writer = begin(self._key, self._staged_schema)
             self._staged[shard] += rows.num_rows
             self._writer.write(shard, rows)
 
@@ -178,7 +189,8 @@ def emit_task(endpoint: Endpoint, at: BatchTry, operator: int, reshaping: Reshap
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                yield from shard_outputs(connect(endpoint), OutputKey(at, operator, shard), reshaping)
+                key = OutputKey(at, operator, shard)
+                yield from reshaped(partial(connect(endpoint).output_file, key), reshaping)
         _settle("emit")
 
     return run
@@ -195,9 +207,3 @@ def _settle(kind: str) -> None:
     if (os.getpid(), kind) not in _settled:
         _settled.add((os.getpid(), kind))
         gc.freeze()
-
-
-def shard_outputs(
-    client: ServiceClient, key: OutputKey, reshaping: Reshaping | None
-) -> Iterable[pa.RecordBatch]:
-    return reshaped(lambda: client.outputs(key), reshaping)

@@ -170,7 +170,7 @@ class Ingester:
         batches = frame._collect_as_arrow()
         if not sure and sum(batch.num_rows for batch in batches) > most:
             return None
-        return ingest(order, _DRIVER, _DRIVER, batches)
+        return ingest(order, _DRIVER, _DRIVER, batches, in_files=False)
 
     def _coalesced(self, frame: DataFrame, rows: int | None) -> DataFrame:
         """In as many tasks as the rows are worth."""
