@@ -25,7 +25,7 @@ DRIVER_STEPS = {
 
 SERVICE_STEPS = {
     "open": ("millpond.service.query:ServedQuery.__init__",),
-    "stage": ("millpond.service.staging:Staging.put",),
+    "stage": ("millpond.service.staging:Staging.put", "millpond.service.staging:Staging.adopt"),
     "shard": ("millpond.service.query:ServedQuery._seal_shard",),
     "pack": ("millpond.service.query:publish_pack",),
     "manifest": ("millpond.service.query:publish_manifest",),
