@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -117,6 +118,9 @@ def spec_of(frame: DataFrame, mode: Any = "append") -> OperatorSpec:
 
 
 def test_the_pattern_follows_from_aggregate_and_window(spark: SparkSession, source: Path) -> None:
+    def same(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
     rows = timed(spark, source)
     other = rows.toDF("ok", "ov", "ots")
     near = F.expr("k = ok and ts between ots and ots + interval 1 second")
@@ -127,11 +131,14 @@ def test_the_pattern_follows_from_aggregate_and_window(spark: SparkSession, sour
         "that it was seen": rows.dropDuplicatesWithinWatermark(["k"]),
         "mode needs all rows of a window": rows.groupBy("k", window).agg(F.mode("v")),
         "mode needs all rows of a session": rows.groupBy("k", session).agg(F.mode("v")),
+        "applyInPandas needs all rows of a session": rows.groupBy("k", session).applyInPandas(same, SCHEMA),
         "same key, within bounds of time": rows.join(other, near),
         "same key, of any time": rows.join(other, F.expr("k = ok")),
     }
     chosen = {why: choice(spec_of(frame)) for why, frame in frames.items()}
-    assert [found.pattern.name for found in chosen.values()] == ["RMW"] * 3 + ["AAR", "AUR"] + ["RANGE"] * 2
+    assert [found.pattern.name for found in chosen.values()] == ["RMW"] * 3 + ["AAR"] + ["AUR"] * 2 + [
+        "RANGE"
+    ] * 2
     for why, found in chosen.items():
         assert why in found.why
 

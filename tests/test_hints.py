@@ -200,13 +200,13 @@ def in_sessions(rows: DataFrame) -> StreamFrame:
     return mp.stream(rows).groupBy("g", F.session_window("ts", "3 seconds")).agg(middle("v"))
 
 
-def in_functions(rows: DataFrame) -> StreamFrame:
+def in_functions(window: Callable[[], Any]) -> Callable[[DataFrame], StreamFrame]:
     @mp.hint(next_read=soon)
     def same(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
 
-    groups = mp.stream(rows).groupBy("g", mp.window_function(tens)("ts"))
-    return groups.applyInPandas(same, "ts timestamp, g long, v long")
+    schema = "ts timestamp, g long, v long"
+    return lambda rows: mp.stream(rows).groupBy("g", window()).applyInPandas(same, schema)
 
 
 PREDICTED: dict[str, tuple[Callable[[DataFrame], StreamFrame], bool]] = {
@@ -215,7 +215,8 @@ PREDICTED: dict[str, tuple[Callable[[DataFrame], StreamFrame], bool]] = {
     "custom windows by themselves": (median_of(custom("append_unaligned")), True),
     "merged, but for a hint": (count_of(custom("append_unaligned")), True),
     "sessions": (in_sessions, True),
-    "functions of groups": (in_functions, True),
+    "functions of groups": (in_functions(lambda: mp.window_function(tens)("ts")), True),
+    "functions of sessions": (in_functions(lambda: F.session_window("ts", "3 seconds")), True),
     "custom windows that end together": (median_of(custom("append_aligned")), False),
     "merged": (count_of(custom(None)), False),
     "merged in count windows": (count_of(full), False),

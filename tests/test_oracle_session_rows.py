@@ -1,19 +1,24 @@
-"""Aggregates that can't be merged, over session windows with late rows and rows out of order, against Spark's own
-result batch by batch."""
+"""Aggregates that can't be merged and functions of groups, over session windows with late rows and rows out of order,
+against Spark's own result batch by batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.errors import InvalidQuery
+from millpond.spark.frame import StreamGroups
 from tests.oracle_data import KEYS, VALUES, Shape, shapes
 from tests.oracle_run import check, named, stream, try_shapes
+from tests.streams import read_stream, write_batches
 
 COLUMNS = {
     **{name: VALUES[name] for name in ("i32", "f64", "t", "b", "pair")},
@@ -84,6 +89,85 @@ def test_rows_of_sessions(
         check(spark, frame, "append", tmp_path, **{"millpond.read.batchRatio": "0.5"})
 
     try_shapes(shapes(), compare, f"session rows, {name}")
+
+
+OF_SESSION = "g int, start timestamp, end timestamp, us array<bigint>"
+
+
+def in_pandas(groups: StreamGroups) -> Any:
+    def of_session(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+        assert list(rows.columns) == ["ts", "g", "u"]
+        g, session = key
+        made = {"g": [g], "start": [session["start"]], "end": [session["end"]], "us": [sorted(rows["u"])]}
+        return pd.DataFrame(made)
+
+    return groups.applyInPandas(of_session, OF_SESSION)
+
+
+def in_arrow(groups: StreamGroups) -> Any:
+    def of_session(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        assert rows.column_names == ["ts", "g", "u"]
+        g, session = key
+        values = [g, session["start"], session["end"], pa.scalar(sorted(rows["u"].to_pylist()))]
+        return pa.table([pa.array([value]) for value in values], ["g", "start", "end", "us"])
+
+    return groups.applyInArrow(of_session, OF_SESSION)
+
+
+@pytest.mark.parametrize("apply", [in_pandas, in_arrow])
+def test_a_function_gets_all_rows_of_a_session(
+    spark: SparkSession, tmp_path: Path, apply: Callable[[StreamGroups], Any]
+) -> None:
+    """Spark would give it each row's own session; an aggregate of the same rows has those that are meant."""
+
+    def compare(shape: Shape) -> None:
+        rows = timed(stream(spark, shape, {}, tmp_path)).select("ts", "g", "u")
+        keys = ("g", F.session_window("ts", "3 seconds"))
+        of_sessions = rows.groupBy(*keys).agg(F.sort_array(F.collect_list("u")).alias("us"))
+        expected = of_sessions.select("g", "session_window.start", "session_window.end", "us")
+        own = apply(mp.stream(rows).groupBy(*keys))
+        check(spark, expected, "append", tmp_path, own=own, **{"millpond.read.batchRatio": "0.5"})
+
+    try_shapes(shapes(), compare, f"session rows, {apply.__name__}")
+
+
+def test_a_function_gets_a_session_whose_parts_were_joined_after_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where the query gave the window a name, under which the function gets the whole session with each row."""
+
+    def of_session(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+        session, k = key
+        assert all(w == session for w in rows["w"])
+        length = int((session["end"] - session["start"]).total_seconds())
+        return pd.DataFrame({"k": [k], "seconds": [sorted(rows["second"])], "length": [length]})
+
+    def run(*batches: list[tuple[int, int]]) -> list[tuple[Any, ...]]:
+        for batch in batches:
+            ks, seconds = (pa.array(values, pa.int64()) for values in zip(*batch, strict=True))
+            times = pa.array([second * 1_000_000 for _, second in batch], pa.timestamp("us", "UTC"))
+            write_batches(tmp_path / "rows", [pa.table({"k": ks, "second": seconds, "ts": times})])
+        rows = read_stream(spark, tmp_path / "rows", "k long, second long, ts timestamp")
+        windows = rows.withWatermark("ts", "20 seconds").select(
+            "*", F.session_window("ts", "10 seconds").alias("w")
+        )
+        given: list[tuple[Any, ...]] = []
+        query = (
+            mp.stream(windows)
+            .groupBy("w", "k")
+            .applyInPandas(of_session, "k long, seconds array<long>, length long")
+            .writeStream.foreachBatch(lambda batch, _: given.extend(map(tuple, batch.collect())))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return given
+
+    assert run([(1, 0), (1, 4), (1, 21)]) == []
+    # The second row of key 1 comes after its own session has ended, though the one that holds it has not.
+    given = run([(1, 12), (2, 21), (2, 40), (2, 31)], [(1, 5), (2, 55)], [(2, 100)])
+    assert sorted(given) == [(1, [0, 4, 12, 21], 31), (2, [21, 31, 40], 29), (2, [55], 10)]
 
 
 REFUSED: list[tuple[str, Callable[[DataFrame], DataFrame]]] = [

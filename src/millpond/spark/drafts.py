@@ -92,9 +92,7 @@ def _aggregate_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMo
         return GroupRowsDraft(catalyst, rows, output_mode)
     if hint == Hint() and not any(map(is_custom_window, grouping)) and is_gathered(catalyst, node):
         return GatheredRowsDraft(catalyst, node, rows.purpose)
-    if any(is_session_window(key) for key in grouping):
-        return SessionRowsDraft(catalyst, rows)
-    return _window_rows_draft(catalyst, rows)
+    return _ended_rows_draft(catalyst, rows)
 
 
 def _rows_are_asked_for(catalyst: Catalyst, node: JavaObject, hint: Hint, output_mode: OutputMode) -> bool:
@@ -117,15 +115,10 @@ def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMod
     counted = count_form(grouping, node.child())
     if counted is not None:
         return _count_rows_draft(catalyst, rows, counted, output_mode)
-    if output_mode == "append" and _in_windows(grouping):
-        return _window_rows_draft(catalyst, rows)
-    session = next(filter(is_session_window, grouping), None)
-    if session is not None:
-        raise InvalidQuery(
-            f"{rows.purpose} over {session.name()}: Spark would give the function the rows of one batch, and each "
-            "row its own session. Use an aggregate, which may be a pandas_udf, or a window of another kind"
-        )
-    window = next((key for key in grouping if is_custom_window(key) or is_time_window(key)), None)
+    if output_mode == "append" and watermarked_key(grouping) is not None:
+        return _ended_rows_draft(catalyst, rows)
+    kinds = (is_custom_window, is_time_window, is_session_window)
+    window = next((key for key in grouping if any(is_kind(key) for is_kind in kinds)), None)
     if window is not None:
         raise InvalidQuery(
             f"{rows.purpose} needs all rows of {window.name()}, so that its result comes when the window has ended: "
@@ -134,7 +127,10 @@ def _function_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMod
     return None
 
 
-def _window_rows_draft(catalyst: Catalyst, rows: GroupedRows) -> Draft:
+def _ended_rows_draft(catalyst: Catalyst, rows: GroupedRows) -> Draft:
+    """Rows that are kept until their window or session ends."""
+    if any(map(is_session_window, rows.keys)):
+        return SessionRowsDraft(catalyst, rows)
     timed = watermarked_key(rows.keys)
     if timed is None or not is_custom_window(timed):
         return WindowRowsDraft(catalyst, rows)

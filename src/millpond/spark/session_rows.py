@@ -1,4 +1,4 @@
-"""Operators that keep rows until their session ends, for aggregates that can't be merged."""
+"""Operators that keep rows until their session ends, for aggregates that can't be merged and functions of groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ __all__ = ["SessionRowsDraft"]
 
 class SessionRowsDraft(UnalignedRowsDraft):
     def __init__(self, catalyst: Catalyst, rows: GroupedRows) -> None:
-        """`rows`: of an aggregate."""
-        aggregate = rows.node
-        form = session_form(catalyst, rows.keys, aggregate.child())
+        form = session_form(catalyst, rows.keys, rows.node.child())
         if form is None:
             raise InvalidQuery(
                 f"{rows.purpose} is grouped by a session window that is part of another value; group by "
@@ -26,9 +24,10 @@ class SessionRowsDraft(UnalignedRowsDraft):
             )
         super().__init__(catalyst, rows, form.window, bounds=form.window)
         self._form = form
-        self._check_uses(aggregate)
         self._unmarked = form.window.withMetadata(catalyst.no_metadata)
-        self.node = self._over_ended_sessions(aggregate)
+        if kind(rows.node) == "Aggregate":
+            self._check_uses(rows.node)
+            self.node = self._over_ended_sessions(rows.node)
 
     @staticmethod
     def would_do(catalyst: Catalyst, aggregate: JavaObject) -> bool:

@@ -150,12 +150,14 @@ def session_form(catalyst: Catalyst, keys: list[JavaObject], below: JavaObject) 
 
 def _session_gap(window: JavaObject, below: JavaObject) -> tuple[int, int, int] | None:
     """(months, days, microseconds) of the gap where it is the same for all rows: the analyser writes the end as
-    `time + gap`."""
-    while kind(below) == "Filter":
+    `time + gap`, and functions of groups and the query itself may give the window other names above that."""
+    while kind(below) in ("Filter", "Project"):
+        if kind(below) == "Project":
+            made = next(c for c in items(below.projectList()) if c.exprId().equals(window.exprId()))
+            window = made.child() if kind(made) == "Alias" else made
+            if kind(window) != "AttributeReference":
+                return _constant_interval(window)
         below = below.child()
-    for column in items(below.projectList()) if kind(below) == "Project" else ():
-        if kind(column) == "Alias" and column.exprId().equals(window.exprId()):
-            return _constant_interval(column.child())
     return None
 
 
