@@ -28,20 +28,23 @@ pub struct PyRowsLayout {
 #[pymethods]
 impl PyRowsLayout {
     #[new]
-    #[pyo3(signature = (input, keys, kept, time=None, gap_us=None, rows=None, expected=None))]
+    #[pyo3(signature = (input, keys, kept, time=None, gap_us=None, end=None, rows=None, expected=None))]
+    #[allow(clippy::too_many_arguments, reason = "Python gives them by name")]
     fn new(
         input: PyArrowType<Schema>,
         keys: Vec<usize>,
         kept: Vec<usize>,
         time: Option<usize>,
         gap_us: Option<i64>,
+        end: Option<usize>,
         rows: Option<u32>,
         expected: Option<usize>,
     ) -> PyResult<Self> {
-        let ending = match (gap_us, rows) {
-            (_, Some(rows)) => Ending::Rows(rows),
-            (Some(gap), None) => Ending::Gap(gap),
-            (None, None) => Ending::Stated,
+        let ending = match (gap_us, end, rows) {
+            (_, _, Some(rows)) => Ending::Rows(rows),
+            (Some(gap), _, None) => Ending::Gap(gap),
+            (None, Some(end), None) => Ending::Latest(end),
+            (None, None, None) => Ending::Stated,
         };
         let layout = RowsLayout::new(Arc::new(input.0), keys, &kept, time, expected, ending)?;
         Ok(Self {

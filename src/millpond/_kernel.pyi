@@ -233,16 +233,19 @@ class SessionRowsLayout:
         kept: list[int],
         time: int | None = None,
         gap_us: int | None = None,
+        end: int | None = None,
         rows: int | None = None,
         expected: int | None = None,
     ) -> SessionRowsLayout:
-        """`keys`, `kept`, `time`: positions in the input schema; the time is int64 microseconds. A window ends
-        `gap_us` after its last row; without a gap, at the time, its bounds being keys; or with so many `rows`, which
-        need no time. `expected`: position of the time (int64 microseconds, may be null) at which the row's window
-        will be read, as far as the query knows; it decides what is read ahead and nothing else."""
+        """`keys`, `kept`, `time`, `end`: positions in the input schema; times are int64 microseconds. A window ends
+        `gap_us` after its last row; at the latest `end` of its rows; without either, at the time, its bounds being
+        keys; or with so many `rows`, which need no time. `expected`: position of the time (int64 microseconds, may be
+        null) at which the row's window will be read, as far as the query knows; it decides what is read ahead and
+        nothing else."""
     @property
     def encoded_schema(self) -> pa.Schema:
-        """Time, key and value: the form in which rows travel between an ingest task and a store."""
+        """Time, key and value, and more where the layout has it: the form in which rows travel between an ingest task
+        and a store."""
     @property
     def output_schema(self) -> pa.Schema:
         """The kept columns, then start and end of the session as int64 microseconds; where windows end with their

@@ -1,5 +1,6 @@
 //! The write buffer: rows of the running batch that are not flushed yet, each in the list of its session.
 
+use crate::aur::bounds::Bounds;
 use crate::aur::sessions::NONE;
 
 /// The rows of one session that are not flushed yet.
@@ -7,9 +8,7 @@ use crate::aur::sessions::NONE;
 pub struct Window {
     pub slot: u32,
     pub rows: u32,
-    /// Smallest and largest timestamp.
-    pub first: i64,
-    pub last: i64,
+    pub bounds: Bounds,
     head: u32,
     tail: u32,
     joined: bool,
@@ -53,7 +52,7 @@ impl Buffer {
     }
 
     /// Appends a row to the session's window, or to a new one, and returns which.
-    pub fn append(&mut self, buffer: u32, slot: u32, time: i64, value: &[u8]) -> u32 {
+    pub fn append(&mut self, buffer: u32, slot: u32, bounds: Bounds, value: &[u8]) -> u32 {
         let row = self.next.len() as u32;
         self.bytes.extend_from_slice(value);
         if self.width.is_none() {
@@ -64,8 +63,7 @@ impl Buffer {
             self.windows.push(Window {
                 slot,
                 rows: 1,
-                first: time,
-                last: time,
+                bounds,
                 head: row,
                 tail: row,
                 joined: false,
@@ -76,8 +74,7 @@ impl Buffer {
         self.next[window.tail as usize] = row;
         window.tail = row;
         window.rows += 1;
-        window.first = window.first.min(time);
-        window.last = window.last.max(time);
+        window.bounds.unite(&bounds);
         buffer
     }
 
@@ -97,8 +94,7 @@ impl Buffer {
         window.tail = gone.tail;
         window.joined = true;
         window.rows += gone.rows;
-        window.first = window.first.min(gone.first);
-        window.last = window.last.max(gone.last);
+        window.bounds.unite(&gone.bounds);
         into
     }
 

@@ -58,7 +58,7 @@ impl RowStore {
         let (slots, watermark) = match self.layout.ending() {
             // Their index entries lie in no order of time.
             Ending::Rows(rows) => (self.sessions.take_full(rows), i64::MAX),
-            Ending::Gap(_) | Ending::Stated => {
+            Ending::Gap(_) | Ending::Latest(_) | Ending::Stated => {
                 self.given_out = self.given_out.max(watermark);
                 (self.sessions.take_due(watermark), watermark)
             }
@@ -149,9 +149,9 @@ impl RowStore {
                     return Ok(());
                 }
                 let hash = hash_key(key);
-                let is_meant = |slot: &u32| sessions.is_of(*slot, key, entry.first);
+                let is_meant = |slot: &u32| sessions.is_of(*slot, key, entry.bounds.first);
                 let Some(slot) = due.find(hash, is_meant) else {
-                    if sessions.find(hash, key, entry.first).is_none() {
+                    if sessions.find(hash, key, entry.bounds.first).is_none() {
                         run.note_gone(place);
                     }
                     return Ok(());
@@ -241,7 +241,8 @@ impl Take {
                 previous = part.place;
                 let slot = self.slots[part.place as usize];
                 keys.push(store.sessions.key(slot));
-                sessions.push((0, store.sessions.get(slot).start, store.sessions.end(slot)));
+                let start = store.sessions.get(slot).bounds.start;
+                sessions.push((0, start, store.sessions.end(slot)));
             }
             if let Some((count, ..)) = sessions.last_mut() {
                 *count += part.rows;

@@ -7,6 +7,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
+use crate::aur::log_format::EntryShape;
 use crate::codec::{self, ENCODED_ROWS, RowCodec};
 use crate::error::{Error, Result};
 use crate::hash::hash_key;
@@ -17,6 +18,9 @@ use crate::layout::bytes_type;
 pub enum Ending {
     /// So long after its last row: a session.
     Gap(i64),
+    /// At the latest of the times that its rows say, in this column of the input: a session that goes on after each row for
+    /// as long as that row asks.
+    Latest(usize),
     /// At the time that each of its rows says; its bounds are part of the key.
     Stated,
     /// With so many rows, in the order in which they come.
@@ -65,7 +69,11 @@ impl RowsLayout {
                 .map(|i| Ok(field(&input, *i)?.data_type().clone()))
                 .collect()
         };
-        for time in time.iter().chain(&expected) {
+        let end = match ending {
+            Ending::Latest(end) => Some(end),
+            Ending::Gap(_) | Ending::Stated | Ending::Rows(_) => None,
+        };
+        for time in time.iter().chain(&end).chain(&expected) {
             if field(&input, *time)?.data_type() != &DataType::Int64 {
                 return Err(Error::invalid(
                     "the time of windows must be int64 microseconds",
@@ -109,11 +117,15 @@ impl RowsLayout {
             Field::new("key", bytes_type(key_codec.width())?, false),
             Field::new("value", bytes_type(value_codec.width())?, false),
         ];
+        if end.is_some() {
+            encoded.push(Field::new("end", DataType::Int64, false));
+        }
         if expected.is_some() {
             encoded.push(Field::new("expected", DataType::Int64, false));
         }
         let mut text = match ending {
             Ending::Gap(gap) => format!("session rows gap {gap} "),
+            Ending::Latest(_) => "session rows with an end ".to_owned(),
             Ending::Stated => "rows of windows with an end ".to_owned(),
             Ending::Rows(rows) => format!("rows of windows of {rows} "),
         };
@@ -142,11 +154,21 @@ impl RowsLayout {
         self.ending
     }
 
-    /// How long a window waits after the time of its last row.
+    /// How long a window waits after the time of its last row, where rows do not say an end beside their time.
     pub fn gap(&self) -> i64 {
         match self.ending {
             Ending::Gap(gap) => gap,
-            Ending::Stated | Ending::Rows(_) => 0,
+            Ending::Latest(_) | Ending::Stated | Ending::Rows(_) => 0,
+        }
+    }
+
+    pub fn entry_shape(&self) -> EntryShape {
+        EntryShape {
+            key_width: self.key_width(),
+            gap: match self.ending {
+                Ending::Latest(_) => None,
+                Ending::Gap(_) | Ending::Stated | Ending::Rows(_) => Some(self.gap()),
+            },
         }
     }
 
@@ -167,8 +189,8 @@ impl RowsLayout {
         Arc::clone(&self.output)
     }
 
-    /// Time, key and value, and when the window will be read, where the query says that: the form in which rows travel
-    /// between an ingest task and a store.
+    /// Time, key and value; the end of the row's own session, where rows say that; and when the window will be read, where
+    /// the query does: the form in which rows travel between an ingest task and a store.
     pub fn encoded_schema(&self) -> SchemaRef {
         Arc::clone(&self.encoded)
     }
@@ -184,6 +206,14 @@ impl RowsLayout {
     /// Whether the query says when windows will be read.
     pub fn has_expected(&self) -> bool {
         self.expected.is_some()
+    }
+
+    /// When the own sessions of a batch's rows end, where each says it.
+    pub(crate) fn ends<'a>(&self, batch: &'a RecordBatch) -> Option<&'a Int64Array> {
+        match self.ending {
+            Ending::Latest(end) => Some(batch.column(end).as_primitive::<Int64Type>()),
+            Ending::Gap(_) | Ending::Stated | Ending::Rows(_) => None,
+        }
     }
 
     /// When the windows of a batch's rows will be read.

@@ -8,8 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aur::layout::RowsLayout;
 use crate::aur::log_format::{
-    BLOCK_LINE_BYTES, BlockLine, BlockReader, Entry, FOOTER_BYTES, Footer, HEADER_BYTES,
-    check_header, data_checksum,
+    BLOCK_LINE_BYTES, BlockLine, BlockReader, Entry, EntryShape, FOOTER_BYTES, Footer,
+    HEADER_BYTES, check_header, data_checksum,
 };
 use crate::error::{Error, Result};
 use crate::pack::{PackFile, PackWriter};
@@ -28,7 +28,7 @@ pub struct LogRun {
     directory: Vec<BlockLine>,
     /// How many entries stand before each block.
     entries_before: Vec<u32>,
-    key_width: Option<usize>,
+    shape: EntryShape,
     read_delay: Duration,
 }
 
@@ -122,7 +122,7 @@ impl LogRun {
             footer,
             directory,
             entries_before,
-            key_width: layout.key_width(),
+            shape: layout.entry_shape(),
             read_delay: Duration::ZERO,
         })
     }
@@ -214,7 +214,7 @@ impl LogRun {
                     block: *block as u32,
                     entry: self.entries_before[*block],
                 };
-                for entry in BlockReader::new(block_bytes, line, self.key_width) {
+                for entry in BlockReader::new(block_bytes, line, self.shape) {
                     let (entry, key) =
                         entry.ok_or_else(|| self.damaged("an index entry can't be read"))?;
                     let end = entry.offset.checked_add(u64::from(entry.length));

@@ -7,6 +7,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::aur::bounds::Bounds;
 use crate::error::{Error, Result};
 use crate::pack::{FORMAT_VERSION, check_version, le_u32, le_u64};
 
@@ -84,12 +85,20 @@ impl BlockLine {
     }
 }
 
+/// What all entries of an index have in common, and do not say each.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryShape {
+    /// `None`: keys are of different lengths.
+    pub key_width: Option<usize>,
+    /// How far the first end of an entry's rows is behind their start; `None`: that differs.
+    pub gap: Option<i64>,
+}
+
 /// One window's rows of one flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Smallest and largest timestamp of the rows. They do not move when the session grows.
-    pub first: i64,
-    pub last: i64,
+    /// Of these rows. They do not move when the session grows.
+    pub bounds: Bounds,
     /// Up to when sessions had been given out before these rows came: what tells them from the rows of an earlier
     /// session of the key.
     pub given_out: i64,
@@ -118,16 +127,20 @@ impl BlockWriter {
         }
     }
 
-    pub fn push(&mut self, entry: &Entry, key: &[u8], key_width: Option<usize>) {
+    pub fn push(&mut self, entry: &Entry, key: &[u8], shape: EntryShape) {
         let out = &mut self.bytes;
-        put(out, zigzag(entry.first.wrapping_sub(self.base)));
-        put(out, entry.last.wrapping_sub(entry.first) as u64);
+        let Bounds { start, first, last } = entry.bounds;
+        put(out, zigzag(first.wrapping_sub(self.base)));
+        put(out, last.wrapping_sub(first) as u64);
+        if shape.gap.is_none() {
+            put(out, first.wrapping_sub(start) as u64);
+        }
         put(out, zigzag(entry.given_out.wrapping_sub(self.base)));
         put(out, zigzag(entry.offset.wrapping_sub(self.end) as i64));
         put(out, u64::from(entry.length));
         put(out, u64::from(entry.rows));
         out.extend_from_slice(&entry.checksum.to_le_bytes());
-        if key_width.is_none() {
+        if shape.key_width.is_none() {
             put(out, key.len() as u64);
         }
         out.extend_from_slice(key);
@@ -140,17 +153,17 @@ impl BlockWriter {
 pub struct BlockReader<'a> {
     rest: &'a [u8],
     left: u32,
-    key_width: Option<usize>,
+    shape: EntryShape,
     base: i64,
     end: u64,
 }
 
 impl<'a> BlockReader<'a> {
-    pub fn new(bytes: &'a [u8], line: &BlockLine, key_width: Option<usize>) -> Self {
+    pub fn new(bytes: &'a [u8], line: &BlockLine, shape: EntryShape) -> Self {
         Self {
             rest: bytes,
             left: line.entries,
-            key_width,
+            shape,
             base: line.first_ett,
             end: 0,
         }
@@ -161,13 +174,17 @@ impl<'a> BlockReader<'a> {
         let rest = &mut self.rest;
         let first = self.base.wrapping_add(unzigzag(take(rest)?));
         let last = first.wrapping_add(take(rest)? as i64);
+        let gap = match self.shape.gap {
+            Some(gap) => gap,
+            None => take(rest)? as i64,
+        };
         let given_out = self.base.wrapping_add(unzigzag(take(rest)?));
         let offset = self.end.wrapping_add(unzigzag(take(rest)?) as u64);
         let length = u32::try_from(take(rest)?).ok()?;
         let rows = u32::try_from(take(rest)?).ok()?;
         let (checksum, after) = rest.split_first_chunk::<4>()?;
         *rest = after;
-        let width = match self.key_width {
+        let width = match self.shape.key_width {
             Some(width) => width,
             None => usize::try_from(take(rest)?).ok()?,
         };
@@ -175,8 +192,11 @@ impl<'a> BlockReader<'a> {
         *rest = after;
         self.end = offset.checked_add(u64::from(length))?;
         let entry = Entry {
-            first,
-            last,
+            bounds: Bounds {
+                start: first.wrapping_sub(gap),
+                first,
+                last,
+            },
             given_out,
             offset,
             length,
@@ -304,9 +324,12 @@ mod tests {
 
     #[test]
     fn entries_come_back_as_they_were_at_both_ends_of_time() {
-        let entry = |first, last, given_out, offset| Entry {
-            first,
-            last,
+        let entry = |start, last, given_out, offset| Entry {
+            bounds: Bounds {
+                start,
+                first: start + 1,
+                last,
+            },
             given_out,
             offset,
             length: 7,
@@ -314,15 +337,16 @@ mod tests {
             checksum: 0xdead_beef,
         };
         let entries = [
-            entry(0, 0, i64::MIN, 32),
+            entry(0, 1, i64::MIN, 32),
             entry(i64::MIN, i64::MAX, i64::MAX, 39),
             entry(-5, 5, -6, 1 << 40),
             entry(-5, 5, -6, 3),
         ];
-        for width in [Some(2), None] {
+        for (key_width, gap) in [(Some(2), Some(1)), (None, Some(1)), (None, None)] {
+            let shape = EntryShape { key_width, gap };
             let mut writer = BlockWriter::new(1_000);
             for entry in &entries {
-                writer.push(entry, b"ab", width);
+                writer.push(entry, b"ab", shape);
             }
             let line = BlockLine {
                 first_ett: 1_000,
@@ -331,7 +355,7 @@ mod tests {
                 entries: writer.entries,
                 checksum: 0,
             };
-            let read: Option<Vec<_>> = BlockReader::new(&writer.bytes, &line, width).collect();
+            let read: Option<Vec<_>> = BlockReader::new(&writer.bytes, &line, shape).collect();
             let expected: Vec<_> = entries.iter().map(|e| (*e, &b"ab"[..])).collect();
             assert_eq!(read, Some(expected));
         }

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aur::log_format::{
-    BLOCK_BYTES, BlockLine, BlockWriter, Entry, Footer, HEADER_BYTES, write_header,
+    BLOCK_BYTES, BlockLine, BlockWriter, Entry, EntryShape, Footer, HEADER_BYTES, write_header,
 };
 use crate::error::Result;
 use crate::pack::PackWriter;
@@ -18,7 +18,7 @@ pub struct LogExtent {
 
 /// The index of a run, entries in the order of their ETT, with offsets from the first byte of the run.
 pub struct IndexWriter {
-    key_width: Option<usize>,
+    shape: EntryShape,
     bytes: Vec<u8>,
     lines: Vec<BlockLine>,
     block: Option<BlockWriter>,
@@ -27,9 +27,9 @@ pub struct IndexWriter {
 }
 
 impl IndexWriter {
-    pub fn new(key_width: Option<usize>) -> Self {
+    pub fn new(shape: EntryShape) -> Self {
         Self {
-            key_width,
+            shape,
             bytes: Vec::new(),
             lines: Vec::new(),
             block: None,
@@ -44,7 +44,7 @@ impl IndexWriter {
             *first_ett = ett;
             BlockWriter::new(ett)
         });
-        block.push(entry, key, self.key_width);
+        block.push(entry, key, self.shape);
         self.rows += u64::from(entry.rows);
         if block.bytes.len() >= BLOCK_BYTES {
             self.close_block();

@@ -5,10 +5,11 @@
 //! log. The index stays on disk. In memory is a table of the open sessions with their estimated trigger times (ETT), and
 //! what was read ahead of the sessions that close next.
 //!
-//! A session's ETT is its last timestamp plus the gap. It never falls, so it is a lower bound of the time at which the
+//! A session's ETT is its last timestamp plus the gap, or the latest end that its rows say. It never falls, so it is a lower bound of the time at which the
 //! session closes: index entries lie in the order of their ETT, and a read of what is due ends where the watermark does.
 
 pub mod ahead;
+pub mod bounds;
 pub mod buffer;
 pub mod due;
 pub mod layout;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::aur::bounds::Bounds;
 use crate::aur::layout::Ending;
 use crate::aur::log::{LogRun, Place};
 use crate::aur::store::{Extent, HeldRun, RowStore};
@@ -16,8 +17,7 @@ struct Fragment {
     /// The first session of its key; those that follow hang on it.
     head: u32,
     given_out: i64,
-    first: i64,
-    last: i64,
+    bounds: Bounds,
     rows: u32,
     run: u32,
     place: Place,
@@ -26,8 +26,7 @@ struct Fragment {
 
 #[derive(Clone, Copy)]
 struct Span {
-    start: i64,
-    last: i64,
+    bounds: Bounds,
     pieces: u32,
 }
 
@@ -51,11 +50,11 @@ impl RowStore {
         }
         self.given_out_before = self.given_out;
         let mut fragments = self.fragments()?;
-        fragments.sort_unstable_by_key(|f| (f.head, f.given_out, f.first));
+        fragments.sort_unstable_by_key(|f| (f.head, f.given_out, f.bounds.first));
         for of_key in fragments.chunk_by(|a, b| a.head == b.head) {
             match self.layout.ending() {
-                Ending::Rows(rows) => self.revive_counted(of_key, i64::from(rows)),
-                Ending::Gap(_) | Ending::Stated => self.revive(of_key),
+                Ending::Rows(rows) => self.revive_counted(of_key, rows),
+                Ending::Gap(_) | Ending::Latest(_) | Ending::Stated => self.revive(of_key),
             }
         }
         Ok(())
@@ -79,13 +78,12 @@ impl RowStore {
                 }
                 let head = match sessions.first_of(hash, key) {
                     Some(head) => head,
-                    None => sessions.insert(hash, key, entry.first, entry.last),
+                    None => sessions.insert(hash, key, entry.bounds),
                 };
                 fragments.push(Fragment {
                     head,
                     given_out: entry.given_out,
-                    first: entry.first,
-                    last: entry.last,
+                    bounds: entry.bounds,
                     rows: entry.rows,
                     run: number as u32,
                     place,
@@ -99,17 +97,17 @@ impl RowStore {
     }
 
     /// The window of one key that waits for rows: the newest, as each begins when the one before it is full.
-    fn revive_counted(&mut self, fragments: &[Fragment], rows: i64) {
-        let Some(newest) = fragments.iter().max_by_key(|fragment| fragment.first) else {
+    fn revive_counted(&mut self, fragments: &[Fragment], rows: u32) {
+        let Some(newest) = fragments.iter().max_by_key(|f| f.bounds.first) else {
             return;
         };
-        let (head, start) = (newest.head, newest.first - newest.first.rem_euclid(rows));
-        let session = self.sessions.get_mut(head);
-        session.start = start;
-        session.last = start + rows - 1;
+        let number = newest.bounds.first;
+        let start = number - number.rem_euclid(i64::from(rows));
+        let session = self.sessions.get_mut(newest.head);
+        session.bounds = Bounds::of_numbers(start, rows);
         for fragment in fragments {
             let run = &mut self.committed[fragment.run as usize];
-            if fragment.first >= start {
+            if fragment.bounds.first >= start {
                 session.rows += fragment.rows;
                 session.pieces += 1;
                 run.live.add(u64::from(fragment.bytes));
@@ -122,24 +120,21 @@ impl RowStore {
 
     /// The open sessions of one key, from all its entries in the order in which they came.
     fn revive(&mut self, fragments: &[Fragment]) {
-        let gap = self.layout.gap();
-        let open_after = |span: &Span, time: i64| span.last.saturating_add(gap) > time;
+        let open_after = |span: &Span, time: i64| span.bounds.last > time;
         let mut spans: Vec<Span> = Vec::new();
         for fragment in fragments {
             spans.retain(|span| open_after(span, fragment.given_out));
             let mut whole = Span {
-                start: fragment.first,
-                last: fragment.last,
+                bounds: fragment.bounds,
                 pieces: 1,
             };
             // What it joins may in turn touch others.
-            while let Some(i) = spans.iter().position(|span| {
-                span.start <= whole.last.saturating_add(gap)
-                    && whole.start <= span.last.saturating_add(gap)
-            }) {
+            while let Some(i) = spans
+                .iter()
+                .position(|span| span.bounds.touches(&whole.bounds))
+            {
                 let span = spans.swap_remove(i);
-                whole.start = whole.start.min(span.start);
-                whole.last = whole.last.max(span.last);
+                whole.bounds.unite(&span.bounds);
                 whole.pieces += span.pieces;
             }
             spans.push(whole);
@@ -148,7 +143,7 @@ impl RowStore {
         for fragment in fragments {
             let alive = spans
                 .iter()
-                .any(|span| span.start <= fragment.first && fragment.first <= span.last);
+                .any(|span| span.bounds.holds(fragment.bounds.first));
             let run = &mut self.committed[fragment.run as usize];
             if alive {
                 run.live.add(u64::from(fragment.bytes));
@@ -163,12 +158,11 @@ impl RowStore {
         let mut slots = vec![head];
         for span in &spans[1.min(spans.len())..] {
             let key = self.sessions.key(head).to_vec();
-            slots.push(self.sessions.chain(head, &key, span.start, span.last));
+            slots.push(self.sessions.chain(head, &key, span.bounds));
         }
         for (slot, span) in slots.iter().zip(&spans) {
             let session = self.sessions.get_mut(*slot);
-            session.start = span.start;
-            session.last = span.last;
+            session.bounds = span.bounds;
             session.pieces = span.pieces;
             self.sessions.enqueue(*slot);
         }

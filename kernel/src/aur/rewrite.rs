@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::aur::ahead::{Piece, needed_bytes};
+use crate::aur::bounds::Bounds;
 use crate::aur::log::{LogRun, Range};
 use crate::aur::log_format::Entry;
 use crate::aur::log_writer::{IndexWriter, LogExtent, Started};
@@ -34,8 +35,7 @@ struct Wanted {
     /// When it will be read.
     time: i64,
     key: Box<[u8]>,
-    start: i64,
-    last: i64,
+    bounds: Bounds,
     pieces: u32,
     found: Vec<(u32, Entry)>,
 }
@@ -95,7 +95,7 @@ pub fn maintain(
                 if held.as_ref().is_some_and(|run| run.is_gone(place)) {
                     return Ok(());
                 }
-                let Some(slot) = sessions.find(hash_key(key), key, entry.first) else {
+                let Some(slot) = sessions.find(hash_key(key), key, entry.bounds.first) else {
                     if let Some(run) = &mut held {
                         run.note_gone(place);
                     }
@@ -124,7 +124,7 @@ pub fn maintain(
     match target {
         Some(writer) => {
             let layout = Arc::clone(lock(store)?.layout());
-            let index = IndexWriter::new(layout.key_width());
+            let index = IndexWriter::new(layout.entry_shape());
             let fingerprint = layout.fingerprint();
             let (extent, whole_bytes) = write(inputs, moved, &keys, index, fingerprint, writer)?;
             lock(store)?.counters.moved_whole_bytes += whole_bytes;
@@ -159,8 +159,7 @@ fn choose(store: &mut RowStore, ratio: f64) -> (HashMap<u32, Wanted>, i64, u64) 
                     slot,
                     time: store.sessions.read_time(slot),
                     key: store.sessions.key(slot).into(),
-                    start: session.start,
-                    last: session.last,
+                    bounds: session.bounds,
                     pieces: session.pieces,
                     found: Vec::new(),
                 },
@@ -222,7 +221,7 @@ fn read_ahead(
         let still = same
             || store
                 .sessions
-                .find(hash_key(&window.key), &window.key, window.start)
+                .find(hash_key(&window.key), &window.key, window.bounds.first)
                 == Some(slot);
         if !still {
             // After an abort the table may not even have the slot.
@@ -231,7 +230,7 @@ fn read_ahead(
         let session = store.sessions.get(slot);
         let unchanged = session.state == State::Open
             && session.mark == NONE
-            && (session.start, session.last) == (window.start, window.last)
+            && session.bounds == window.bounds
             && session.pieces == window.pieces
             && session.buffer == NONE
             && pieces.iter().all(|piece| present(&store, piece.run));

@@ -9,6 +9,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use hashbrown::HashTable;
 
+use crate::aur::bounds::Bounds;
 use crate::aur::layout::Ending;
 use crate::hash::hash_key;
 
@@ -21,7 +22,7 @@ const UNKNOWN_END: i64 = 0;
 
 /// Buckets in the length of a gap.
 const BUCKETS_PER_GAP: i64 = 256;
-/// The length of a bucket where windows say their end.
+/// The length of a bucket where rows say their end.
 const STATED_GRAIN: i64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +37,8 @@ pub enum State {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// Smallest and largest timestamp of its rows; of a window of so many rows, the numbers of its first and last row
-    /// among all of the key.
-    pub start: i64,
-    pub last: i64,
+    /// Of a window of so many rows, from its first row to its last, be they there or not.
+    pub bounds: Bounds,
     /// A further session of the same key.
     next: u32,
     /// Its rows in the write buffer.
@@ -51,13 +50,6 @@ pub struct Session {
     /// Of a window of so many rows: how many there are.
     pub rows: u32,
     pub state: State,
-}
-
-impl Session {
-    #[inline]
-    fn holds(&self, time: i64) -> bool {
-        self.start <= time && time <= self.last
-    }
 }
 
 enum Keys {
@@ -104,7 +96,6 @@ impl Keys {
 
 pub struct Sessions {
     ending: Ending,
-    gap: i64,
     grain: i64,
     keys: Keys,
     slots: Vec<Session>,
@@ -125,13 +116,12 @@ pub struct Sessions {
 impl Sessions {
     /// `expects`: whether the query says when sessions will be read.
     pub fn new(ending: Ending, key_width: Option<usize>, expects: bool) -> Self {
-        let (gap, grain) = match ending {
-            Ending::Gap(gap) => (gap, (gap / BUCKETS_PER_GAP).max(1)),
-            Ending::Stated | Ending::Rows(_) => (0, STATED_GRAIN),
+        let grain = match ending {
+            Ending::Gap(gap) => (gap / BUCKETS_PER_GAP).max(1),
+            Ending::Latest(_) | Ending::Stated | Ending::Rows(_) => STATED_GRAIN,
         };
         Self {
             ending,
-            gap,
             grain,
             keys: match key_width {
                 Some(width) => Keys::Fixed {
@@ -192,7 +182,7 @@ impl Sessions {
     pub fn end(&self, slot: u32) -> i64 {
         match self.ending {
             Ending::Rows(_) => UNKNOWN_END,
-            Ending::Gap(_) | Ending::Stated => self.get(slot).last.saturating_add(self.gap),
+            Ending::Gap(_) | Ending::Latest(_) | Ending::Stated => self.get(slot).bounds.last,
         }
     }
 
@@ -200,11 +190,11 @@ impl Sessions {
     /// all of the key.
     pub fn count(&mut self, hash: u64, key: &[u8], rows: u32) -> (u32, i64) {
         let slot = match self.first_of(hash, key) {
-            None => self.insert(hash, key, 0, i64::from(rows) - 1),
+            None => self.insert(hash, key, Bounds::of_numbers(0, rows)),
             Some(head) => self.unfilled(head, rows),
         };
         let session = self.get_mut(slot);
-        let number = session.start + i64::from(session.rows);
+        let number = session.bounds.start + i64::from(session.rows);
         session.rows += 1;
         if session.rows == rows {
             self.full.push(slot);
@@ -222,9 +212,9 @@ impl Sessions {
         if self.get(newest).rows < rows {
             return newest;
         }
-        let start = self.get(newest).last + 1;
+        let start = self.get(newest).bounds.last + 1;
         let key: Box<[u8]> = self.key(head).into();
-        self.chain(head, &key, start, start + i64::from(rows) - 1)
+        self.chain(head, &key, Bounds::of_numbers(start, rows))
     }
 
     /// Takes the windows that have all their rows. The next one of each key is there then, as its number has to be kept.
@@ -264,11 +254,11 @@ impl Sessions {
             .copied()
     }
 
-    /// The session of the key that holds the time, also if the running batch took it.
-    pub fn find(&self, hash: u64, key: &[u8], time: i64) -> Option<u32> {
+    /// The session of the key that holds rows with this end, also if the running batch took it.
+    pub fn find(&self, hash: u64, key: &[u8], end: i64) -> Option<u32> {
         let mut slot = self.first_of(hash, key)?;
         while slot != NONE {
-            if self.get(slot).holds(time) {
+            if self.get(slot).bounds.holds(end) {
                 return Some(slot);
             }
             slot = self.get(slot).next;
@@ -276,55 +266,49 @@ impl Sessions {
         None
     }
 
-    /// Whether it is the session of the key that holds the time.
+    /// Whether it is the session of the key that holds rows with this end.
     #[inline]
-    pub fn is_of(&self, slot: u32, key: &[u8], time: i64) -> bool {
-        self.get(slot).holds(time) && self.keys.get(slot) == key
+    pub fn is_of(&self, slot: u32, key: &[u8], end: i64) -> bool {
+        self.get(slot).bounds.holds(end) && self.keys.get(slot) == key
     }
 
-    /// Puts a row's time into the key's session that it touches, or into a new one. Sessions that it joins are
-    /// absorbed into the one that is returned, and named in `absorbed`.
-    pub fn add(&mut self, hash: u64, key: &[u8], time: i64, absorbed: &mut Vec<u32>) -> u32 {
+    /// Puts a row into the key's session that it touches, or into a new one. Sessions that it joins are absorbed into the
+    /// one that is returned, and named in `absorbed`.
+    pub fn add(&mut self, hash: u64, key: &[u8], row: Bounds, absorbed: &mut Vec<u32>) -> u32 {
         let Some(head) = self.first_of(hash, key) else {
-            let slot = self.insert(hash, key, time, time);
+            let slot = self.insert(hash, key, row);
             self.enqueue(slot);
             return slot;
         };
         let mut slot = head;
-        while slot != NONE && !self.touches(slot, time, time) {
+        while slot != NONE && !self.touches(slot, &row) {
             slot = self.get(slot).next;
         }
         if slot == NONE {
-            let slot = self.chain(head, key, time, time);
+            let slot = self.chain(head, key, row);
             self.enqueue(slot);
             return slot;
         }
         let session = self.get_mut(slot);
-        if session.holds(time) {
-            return slot;
-        }
-        session.start = session.start.min(time);
-        session.last = session.last.max(time);
-        if session.next == NONE && slot == head {
+        let before = session.bounds;
+        session.bounds.unite(&row);
+        if session.bounds == before || (session.next == NONE && slot == head) {
             return slot;
         }
         self.join(head, slot, absorbed)
     }
 
-    /// Sessions touch where one begins when the other ends, as in Spark.
     #[inline]
-    fn touches(&self, slot: u32, start: i64, last: i64) -> bool {
+    fn touches(&self, slot: u32, bounds: &Bounds) -> bool {
         let session = self.get(slot);
-        session.state == State::Open
-            && start <= session.last.saturating_add(self.gap)
-            && session.start <= last.saturating_add(self.gap)
+        session.state == State::Open && session.bounds.touches(bounds)
     }
 
     /// Joins what `slot` has come to touch. The first of the chain stays the first.
     fn join(&mut self, head: u32, slot: u32, absorbed: &mut Vec<u32>) -> u32 {
-        let Session { start, last, .. } = *self.get(slot);
+        let bounds = self.get(slot).bounds;
         let mut other = head;
-        while other != NONE && (other == slot || !self.touches(other, start, last)) {
+        while other != NONE && (other == slot || !self.touches(other, &bounds)) {
             other = self.get(other).next;
         }
         if other == NONE {
@@ -336,8 +320,7 @@ impl Sessions {
         };
         // Neither can be `gone` and the head: the head is `slot`, or comes before all others.
         let Session {
-            start,
-            last,
+            bounds,
             pieces,
             next,
             ..
@@ -348,8 +331,7 @@ impl Sessions {
         }
         self.get_mut(before).next = next;
         let session = self.get_mut(kept);
-        session.start = session.start.min(start);
-        session.last = session.last.max(last);
+        session.bounds.unite(&bounds);
         session.pieces += pieces;
         self.get_mut(gone).state = State::Absorbed;
         self.open -= 1;
@@ -359,8 +341,8 @@ impl Sessions {
     }
 
     /// A new session of a key that has none. It has to be put into the order of closing.
-    pub fn insert(&mut self, hash: u64, key: &[u8], start: i64, last: i64) -> u32 {
-        let slot = self.allot(key, start, last);
+    pub fn insert(&mut self, hash: u64, key: &[u8], bounds: Bounds) -> u32 {
+        let slot = self.allot(key, bounds);
         let keys = &self.keys;
         self.table
             .insert_unique(hash, slot, |slot| hash_key(keys.get(*slot)));
@@ -368,17 +350,16 @@ impl Sessions {
     }
 
     /// A new session of a key that has some.
-    pub fn chain(&mut self, head: u32, key: &[u8], start: i64, last: i64) -> u32 {
-        let slot = self.allot(key, start, last);
+    pub fn chain(&mut self, head: u32, key: &[u8], bounds: Bounds) -> u32 {
+        let slot = self.allot(key, bounds);
         self.get_mut(slot).next = self.get(head).next;
         self.get_mut(head).next = slot;
         slot
     }
 
-    fn allot(&mut self, key: &[u8], start: i64, last: i64) -> u32 {
+    fn allot(&mut self, key: &[u8], bounds: Bounds) -> u32 {
         let session = Session {
-            start,
-            last,
+            bounds,
             next: NONE,
             buffer: NONE,
             pieces: 0,
@@ -425,7 +406,7 @@ impl Sessions {
 
     fn next_read(&self, slot: u32, expected: &[i64]) -> i64 {
         match (expected[slot as usize], self.ending) {
-            (UNKNOWN, Ending::Gap(_) | Ending::Stated) => self.end(slot),
+            (UNKNOWN, Ending::Gap(_) | Ending::Latest(_) | Ending::Stated) => self.end(slot),
             (time, _) => time,
         }
     }

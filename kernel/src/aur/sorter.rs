@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch};
 
-use crate::aur::layout::RowsLayout;
+use crate::aur::layout::{Ending, RowsLayout};
 use crate::aur::sessions::UNKNOWN;
 use crate::encoded::ByteColumn;
 use crate::error::Result;
@@ -13,6 +13,8 @@ use crate::shards::Shards;
 
 struct Part {
     times: Vec<i64>,
+    /// Where rows say the ends of their own sessions.
+    ends: Vec<i64>,
     keys: ByteColumn,
     values: ByteColumn,
     /// Where the query says when windows will be read.
@@ -67,7 +69,7 @@ impl RowSorter {
     pub fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         let layout = Arc::clone(&self.layout);
         let (keys, values, times) = layout.columns(batch)?;
-        let expected = layout.expected(batch);
+        let (ends, expected) = (layout.ends(batch), layout.expected(batch));
         self.rows += batch.num_rows() as u64;
         let encode = |columns: &[ArrayRef], codec: &crate::codec::RowCodec| match columns.is_empty()
         {
@@ -83,7 +85,11 @@ impl RowSorter {
                 // Its place among the rows of its key says where it belongs.
                 None => 0,
             };
-            let end = time.saturating_add(layout.gap());
+            let end = match ends {
+                Some(ends) if ends.is_null(row) => continue,
+                Some(ends) => ends.value(row),
+                None => time.saturating_add(layout.gap()),
+            };
             if self.late_before.is_some_and(|before| end <= before) {
                 self.late_rows += 1;
                 continue;
@@ -96,12 +102,19 @@ impl RowSorter {
                 true => times.value(row),
                 false => UNKNOWN,
             });
-            self.keep(time, key, value, expected);
+            self.keep(time, ends.map(|_| end), key, value, expected);
         }
         Ok(())
     }
 
-    fn keep(&mut self, time: i64, key: &[u8], value: &[u8], expected: Option<i64>) {
+    fn keep(
+        &mut self,
+        time: i64,
+        end: Option<i64>,
+        key: &[u8],
+        value: &[u8],
+        expected: Option<i64>,
+    ) {
         let shard = self.shards.of(hash_key(key));
         let open = &mut self.open[shard];
         if !open.keys.has_room(key.len()) || !open.values.has_room(value.len()) {
@@ -110,6 +123,7 @@ impl RowSorter {
         }
         let open = &mut self.open[shard];
         open.times.push(time);
+        open.ends.extend(end);
         open.keys.push(key);
         open.values.push(value);
         open.expected.extend(expected);
@@ -133,6 +147,9 @@ impl RowSorter {
                     part.keys.finish()?,
                     part.values.finish()?,
                 ];
+                if let Ending::Latest(_) = self.layout.ending() {
+                    columns.push(Arc::new(Int64Array::from(part.ends)));
+                }
                 if self.layout.has_expected() {
                     columns.push(Arc::new(Int64Array::from(part.expected)));
                 }
@@ -146,6 +163,7 @@ impl RowSorter {
 fn part(layout: &RowsLayout) -> Part {
     Part {
         times: Vec::new(),
+        ends: Vec::new(),
         keys: ByteColumn::new(layout.key_width()),
         values: ByteColumn::new(layout.value_width()),
         expected: Vec::new(),

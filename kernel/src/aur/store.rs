@@ -11,6 +11,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
 
 use crate::aur::ahead::Ahead;
+use crate::aur::bounds::Bounds;
 use crate::aur::buffer::Buffer;
 use crate::aur::layout::{Ending, RowsLayout};
 use crate::aur::log::{LogRun, Place, Reads};
@@ -258,10 +259,13 @@ impl RowStore {
         self.changed = true;
         let times = batch.column(0).as_primitive::<Int64Type>().values();
         let (keys, values) = (Bytes::of(batch.column(1)), Bytes::of(batch.column(2)));
-        let expected = batch
-            .columns()
-            .get(3)
-            .map(|column| column.as_primitive::<Int64Type>().values());
+        let mut more = batch.columns()[3..].iter();
+        let mut next_times = || Some(more.next()?.as_primitive::<Int64Type>().values());
+        let ends = match self.layout.ending() {
+            Ending::Latest(_) => next_times(),
+            _ => None,
+        };
+        let expected = next_times();
         let mut absorbed = Vec::new();
         for (row, time) in times.iter().enumerate() {
             let key = keys.row(row);
@@ -272,21 +276,27 @@ impl RowStore {
             if let Ending::Rows(most) = self.layout.ending() {
                 let (slot, number) = self.sessions.count(hash, key, most);
                 let buffer = self.sessions.get(slot).buffer;
-                let buffer = self.buffer.append(buffer, slot, number, values.row(row));
+                let bounds = Bounds::of_row(number, number);
+                let buffer = self.buffer.append(buffer, slot, bounds, values.row(row));
                 self.sessions.get_mut(slot).buffer = buffer;
                 if let Some(expected) = expected {
                     self.sessions.expect(slot, expected[row]);
                 }
                 continue;
             }
-            if time.saturating_add(self.layout.gap()) <= self.given_out {
+            let end = match ends {
+                Some(ends) => ends[row],
+                None => time.saturating_add(self.layout.gap()),
+            };
+            if end <= self.given_out {
                 return Err(Error::invalid(
                     "a row comes after its session was given out",
                 ));
             }
             absorbed.clear();
-            let slot = self.sessions.add(hash, key, *time, &mut absorbed);
-            if let Ending::Gap(_) = self.layout.ending() {
+            let bounds = Bounds::of_row(*time, end);
+            let slot = self.sessions.add(hash, key, bounds, &mut absorbed);
+            if let Ending::Gap(_) | Ending::Latest(_) = self.layout.ending() {
                 self.forget_ahead(slot);
             }
             let mut buffer = self.sessions.get(slot).buffer;
@@ -295,7 +305,7 @@ impl RowStore {
                 let from = self.sessions.get(*gone).buffer;
                 buffer = self.buffer.join(buffer, from, slot);
             }
-            let buffer = self.buffer.append(buffer, slot, *time, values.row(row));
+            let buffer = self.buffer.append(buffer, slot, bounds, values.row(row));
             self.sessions.get_mut(slot).buffer = buffer;
             if let Some(expected) = expected {
                 self.sessions.expect(slot, expected[row]);
@@ -337,17 +347,17 @@ impl RowStore {
         }
         order.sort_unstable();
         let started = Started::begin(writer, self.layout.fingerprint())?;
-        let mut index = IndexWriter::new(self.layout.key_width());
+        let mut index = IndexWriter::new(self.layout.entry_shape());
         let mut live = Extent::default();
         let mut bytes = Vec::new();
         let mut offset = Started::data_offset();
         let fixed = self.layout.value_width().is_some();
         for (end, buffer, slot) in &order {
             bytes.clear();
-            let (first, last, rows) = match *buffer {
+            let (bounds, rows) = match *buffer {
                 NONE => {
-                    let start = self.sessions.get(*slot).start;
-                    (start, start, 0)
+                    let start = self.sessions.get(*slot).bounds.start;
+                    (Bounds::of_row(start, start), 0)
                 }
                 buffer => {
                     self.buffer.each_row(buffer, |row| {
@@ -357,14 +367,13 @@ impl RowStore {
                         bytes.extend_from_slice(row);
                     });
                     let window = self.buffer.window(buffer);
-                    (window.first, window.last, window.rows)
+                    (window.bounds, window.rows)
                 }
             };
             let length = u32::try_from(bytes.len())
                 .map_err(|_| Error::invalid("more than 4 GiB of one session in one flush"))?;
             let entry = Entry {
-                first,
-                last,
+                bounds,
                 given_out: self.given_out_before,
                 offset,
                 length,

@@ -21,6 +21,13 @@ use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 
 pub const GAP: i64 = 10;
+/// Rows say in their fourth column when their own sessions end.
+pub const OWN_ENDS: Ending = Ending::Latest(3);
+
+/// How long the session of a row waits after it, where rows say that.
+pub fn own_gap(value: i64) -> i64 {
+    1 + value % 30
+}
 
 /// (key, value, time)
 pub type Row = (i64, i64, i64);
@@ -42,6 +49,7 @@ pub fn layout(shape: Shape, ending: Ending, expected: Option<usize>) -> Arc<Rows
         Field::new("k", kind.clone(), true),
         Field::new("v", kind, true),
         Field::new("t", DataType::Int64, true),
+        Field::new("e", DataType::Int64, true),
     ]);
     let time = (!matches!(ending, Ending::Rows(_))).then_some(2);
     Arc::new(RowsLayout::new(Arc::new(schema), vec![0], &[0, 1], time, expected, ending).unwrap())
@@ -65,6 +73,12 @@ pub fn input(shape: Shape, rows: &[Row]) -> RecordBatch {
         (
             "t",
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| r.2))),
+        ),
+        (
+            "e",
+            Arc::new(Int64Array::from_iter_values(
+                rows.iter().map(|r| r.2 + own_gap(r.1)),
+            )),
         ),
     ];
     RecordBatch::try_from_iter(columns).unwrap()
@@ -257,22 +271,33 @@ impl Drop for Shard {
 }
 
 /// What sessions are, written down as plainly as can be.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Model {
+    gap: fn(i64) -> i64,
+    /// Keys, and the (time, value) of their rows.
     open: Vec<(i64, Vec<(i64, i64)>)>,
 }
 
 impl Model {
+    pub fn new(ending: Ending) -> Self {
+        let gap: fn(i64) -> i64 = match ending {
+            OWN_ENDS => own_gap,
+            _ => |_| GAP,
+        };
+        let open = Vec::new();
+        Self { gap, open }
+    }
+
     pub fn append(&mut self, rows: &[Row], watermark: i64) {
         for (key, value, time) in rows {
-            if watermark > i64::MIN && time + GAP <= watermark {
+            let mut whole = vec![(*time, *value)];
+            if self.span(&whole).1 <= watermark {
                 continue;
             }
-            let mut whole = vec![(*time, *value)];
             while let Some(i) = self.open.iter().position(|(k, rows)| {
-                let (start, last) = span(rows);
-                let (first, end) = span(&whole);
-                k == key && start <= end + GAP && first <= last + GAP
+                let (start, end) = self.span(rows);
+                let (own_start, own_end) = self.span(&whole);
+                k == key && start <= own_end && own_start <= end
             }) {
                 whole.extend(self.open.swap_remove(i).1);
             }
@@ -282,17 +307,23 @@ impl Model {
 
     pub fn take(&mut self, watermark: i64) -> Closed {
         let mut closed = Closed::new();
-        self.open.retain(|(key, rows)| {
-            let (start, last) = span(rows);
-            let due = last + GAP <= watermark;
-            if due {
-                let mut values: Vec<i64> = rows.iter().map(|(_, value)| *value).collect();
-                values.sort_unstable();
-                closed.insert((*key, start, last + GAP), values);
+        for (key, rows) in std::mem::take(&mut self.open) {
+            let (start, end) = self.span(&rows);
+            if end > watermark {
+                self.open.push((key, rows));
+                continue;
             }
-            !due
-        });
+            let mut values: Vec<i64> = rows.iter().map(|(_, value)| *value).collect();
+            values.sort_unstable();
+            closed.insert((key, start, end), values);
+        }
         closed
+    }
+
+    fn span(&self, rows: &[(i64, i64)]) -> (i64, i64) {
+        let starts = rows.iter().map(|(time, _)| *time);
+        let ends = rows.iter().map(|(time, value)| time + (self.gap)(*value));
+        (starts.min().unwrap(), ends.max().unwrap())
     }
 
     pub fn sessions(&self) -> usize {
@@ -302,11 +333,6 @@ impl Model {
     pub fn rows(&self) -> usize {
         self.open.iter().map(|(_, rows)| rows.len()).sum()
     }
-}
-
-fn span(rows: &[(i64, i64)]) -> (i64, i64) {
-    let times = rows.iter().map(|(time, _)| *time);
-    (times.clone().min().unwrap(), times.max().unwrap())
 }
 
 /// Numbers that follow from a seed.
