@@ -24,6 +24,12 @@ from hypothesis import strategies as st
 START = datetime(2024, 1, 1, tzinfo=UTC)
 FAR_FUTURE_S = 1_000_000
 
+OWN_GAPS = (
+    "case when u % 7 = 0 then '-1 seconds' when u % 5 = 0 then null "
+    "when u % 2 = 0 then '1500 milliseconds' else '6 seconds' end"
+)
+"""How long a row's session waits for the next, in SQL. Spark leaves rows out whose gap is negative or null."""
+
 _OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 _ZONED = pa.timestamp("us", "UTC")
 _PLAIN = pa.timestamp("us")

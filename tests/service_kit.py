@@ -118,13 +118,13 @@ def first_rows(
     )
 
 
-def session_rows(gap_us: int = 10) -> UnalignedRowsSpec:
-    """Key and value of every row, until its session ends."""
+def session_rows(gap_us: int | None = 10) -> UnalignedRowsSpec:
+    """Key and value of every row, until its session ends. Without a gap, the fourth column says until when."""
     kept = [("k", pa.int64()), ("v", pa.int64())]
     return UnalignedRowsSpec(
         name="rows-0",
         keys=(Column("k", "bigint"),),
-        time=Sessions(2, 3, gap_us, gap_us, Column("session_window", "struct")),
+        time=Sessions(2, 3, gap_us, gap_us or 10, Column("session_window", "struct")),
         input_ipc=pa.schema([*_INPUT, ("end", pa.int64())]).serialize().to_pybytes(),
         output_ipc=pa.schema(kept + _BOUNDS).serialize().to_pybytes(),
         key_columns=(0,),

@@ -112,14 +112,19 @@ def test_the_rows_of_a_count_window_are_part_of_its_state() -> None:
 
 
 def test_the_gap_of_sessions_is_part_of_their_state() -> None:
-    ten, gone, own = (
+    ten, gone, own, hours = (
         _changed(time=Sessions(2, 3, gap, timer, WINDOW))
-        for gap, timer in ((10_000_000, 1_000_000), (10_000_000, 0), (None, 10_000_000))
+        for gap, timer in ((10_000_000, 1_000_000), (10_000_000, 0), (None, 10_000_000), (86_400_000_000, 1))
     )
+    day = _changed(time=Sessions(2, 3, 86_400_000_000, 1, WINDOW, by_calendar=True))
     was = "operator aggregate-0: sessions 'window' were over after 10 seconds without a row, "
     assert differences([ten], [gone]) == [was + "sessions 'window' are never over"]
     assert differences([ten], [own]) == [was + "sessions 'window' are over after a time that each row gives"]
     assert differences([own], [own]) == []
+    was = "operator aggregate-0: sessions 'window' were over after 1 day without a row, "
+    assert differences([hours], [day]) == [
+        was + "sessions 'window' are over after 1 day of the calendar without a row"
+    ]
 
 
 def test_rows_of_a_join_are_found_by_slices_that_follow_the_watermark() -> None:

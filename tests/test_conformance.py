@@ -92,6 +92,7 @@ CASES = {
     "rows of windows": lambda: case(window_rows(20, 10), plain),
     "rows of groups": lambda: case(group_rows(20, 10), plain, mode="update"),
     "rows of sessions": lambda: case(session_rows(), with_end),
+    "rows of sessions that say their end": lambda: case(session_rows(None), with_end),
     "rows, counted": lambda: case(counted_rows(7), plain),
     "keys": lambda: case(first_rows(), plain),
     "keys, forgotten": lambda: case(first_rows(forget_after_us=25), plain),

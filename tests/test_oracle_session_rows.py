@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
-from millpond.errors import InvalidQuery
-from millpond.spark.frame import StreamGroups
-from tests.oracle_data import KEYS, VALUES, Shape, shapes
-from tests.oracle_run import check, named, stream, try_shapes
+from millpond.spark.frame import StreamFrame, StreamGroups
+from tests.oracle_data import KEYS, OWN_GAPS, VALUES, Shape, shapes
+from tests.oracle_run import assert_refused, check, named, stream, try_shapes
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -69,6 +68,18 @@ def the_only_thing_kept(rows: DataFrame) -> DataFrame:
     return timed(rows).groupBy("g", F.session_window("ts", "1 second")).agg(F.collect_list(F.lit(1)))
 
 
+def a_gap_per_row(rows: DataFrame) -> DataFrame:
+    return timed(rows).groupBy(F.session_window("ts", F.expr(OWN_GAPS)), "g").agg(*named(UNMERGED))
+
+
+def gathered_with_a_gap_per_row(rows: DataFrame) -> DataFrame:
+    return timed(rows).groupBy("g", F.session_window("ts", F.expr(OWN_GAPS))).agg(F.median("i32"))
+
+
+def of_a_day(rows: DataFrame) -> DataFrame:
+    return timed(rows).groupBy(F.session_window("ts", "1 day"), "g").agg(*named(UNMERGED))
+
+
 CASES: list[tuple[str, Callable[[DataFrame], DataFrame]]] = [
     ("functions", unmerged),
     ("median", median),
@@ -76,6 +87,9 @@ CASES: list[tuple[str, Callable[[DataFrame], DataFrame]]] = [
     ("having", with_having),
     ("some without time", some_without_time),
     ("nothing kept", the_only_thing_kept),
+    ("a gap per row", a_gap_per_row),
+    ("gathered, a gap per row", gathered_with_a_gap_per_row),
+    ("a gap of a day", of_a_day),
 ]
 
 
@@ -114,15 +128,15 @@ def in_arrow(groups: StreamGroups) -> Any:
     return groups.applyInArrow(of_session, OF_SESSION)
 
 
-@pytest.mark.parametrize("apply", [in_pandas, in_arrow])
+@pytest.mark.parametrize(("apply", "gap"), [(in_pandas, "'3 seconds'"), (in_arrow, OWN_GAPS)])
 def test_a_function_gets_all_rows_of_a_session(
-    spark: SparkSession, tmp_path: Path, apply: Callable[[StreamGroups], Any]
+    spark: SparkSession, tmp_path: Path, apply: Callable[[StreamGroups], Any], gap: str
 ) -> None:
     """Spark would give it each row's own session; an aggregate of the same rows has those that are meant."""
 
     def compare(shape: Shape) -> None:
         rows = timed(stream(spark, shape, {}, tmp_path)).select("ts", "g", "u")
-        keys = ("g", F.session_window("ts", "3 seconds"))
+        keys = ("g", F.session_window("ts", F.expr(gap)))
         of_sessions = rows.groupBy(*keys).agg(F.sort_array(F.collect_list("u")).alias("us"))
         expected = of_sessions.select("g", "session_window.start", "session_window.end", "us")
         own = apply(mp.stream(rows).groupBy(*keys))
@@ -131,8 +145,9 @@ def test_a_function_gets_all_rows_of_a_session(
     try_shapes(shapes(), compare, f"session rows, {apply.__name__}")
 
 
+@pytest.mark.parametrize("gap", ["'10 seconds'", "if(k > 0, '10 seconds', '1 second')"])
 def test_a_function_gets_a_session_whose_parts_were_joined_after_a_restart(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, gap: str
 ) -> None:
     """Also where the query gave the window a name, under which the function gets the whole session with each row."""
 
@@ -149,7 +164,7 @@ def test_a_function_gets_a_session_whose_parts_were_joined_after_a_restart(
             write_batches(tmp_path / "rows", [pa.table({"k": ks, "second": seconds, "ts": times})])
         rows = read_stream(spark, tmp_path / "rows", "k long, second long, ts timestamp")
         windows = rows.withWatermark("ts", "20 seconds").select(
-            "*", F.session_window("ts", "10 seconds").alias("w")
+            "*", F.session_window("ts", F.expr(gap)).alias("w")
         )
         given: list[tuple[Any, ...]] = []
         query = (
@@ -170,34 +185,11 @@ def test_a_function_gets_a_session_whose_parts_were_joined_after_a_restart(
     assert sorted(given) == [(1, [0, 4, 12, 21], 31), (2, [21, 31, 40], 29), (2, [55], 10)]
 
 
-REFUSED: list[tuple[str, Callable[[DataFrame], DataFrame]]] = [
-    (
-        "its gap has to be a constant",
-        lambda rows: rows.groupBy("g", F.session_window("ts", F.expr("if(b, '1 second', '2 seconds')"))).agg(
-            F.median("i32")
-        ),
-    ),
-    (
-        "its gap has to be a constant",
-        lambda rows: rows.groupBy("g", F.session_window("ts", "1 day")).agg(F.median("i32")),
-    ),
-    (
-        "looks at the session window of each row",
-        lambda rows: (
-            rows.select("*", F.session_window("ts", "1 second").alias("w"))
-            .groupBy("g", "w")
-            .agg(F.collect_list("w.start"))
-        ),
-    ),
-]
+def the_window_of_each_row(rows: StreamFrame) -> StreamFrame:
+    windows = rows.withWatermark("ts", "5 seconds").select("*", F.session_window("ts", "1 second").alias("w"))
+    return windows.groupBy("g", "w").agg(F.collect_list("w.start"))
 
 
-@pytest.mark.parametrize(("message", "query"), REFUSED, ids=["per row", "days", "the window itself"])
-def test_what_can_not_be_kept_is_refused_by_name(
-    spark: SparkSession, tmp_path: Path, message: str, query: Callable[[DataFrame], DataFrame]
-) -> None:
-    rows = spark.readStream.format("rate").load()
-    frame = rows.selectExpr("timestamp as ts", "value % 3 as g", "value as i32", "value % 2 = 0 as b")
-    started = mp.stream(query(timed(frame))).writeStream.outputMode("append").format("noop")
-    with pytest.raises(InvalidQuery, match=message):
-        started.option("checkpointLocation", str(tmp_path / "c")).start()
+def test_what_can_not_be_kept_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    message = "looks at the session window of each row"
+    assert_refused(spark, tmp_path, "append", message, the_window_of_each_row)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import millpond as mp
 from millpond.semantics.operator import OutputMode
-from tests.oracle_data import KEYS, VALUES, Shape, shapes
+from tests.oracle_data import KEYS, OWN_GAPS, VALUES, Shape, shapes
 from tests.oracle_run import check, named, stream, try_shapes
 from tests.streams import read_stream, write_batches
 
@@ -49,10 +49,7 @@ def varying_aggregates(rows: DataFrame) -> DataFrame:
 
 
 def a_gap_per_row(rows: DataFrame) -> DataFrame:
-    """Some gaps are negative or null: Spark leaves those rows out."""
-    gap = F.expr("case when u % 7 = 0 then '-1 seconds' when u % 5 = 0 then null "
-                 "when b then '1500 milliseconds' else '6 seconds' end")  # fmt: skip
-    return timed(rows).groupBy(F.session_window("ts", gap), "g").agg(*named(FIXED))
+    return timed(rows).groupBy(F.session_window("ts", F.expr(OWN_GAPS)), "g").agg(*named(FIXED))
 
 
 def several_keys(rows: DataFrame) -> DataFrame:

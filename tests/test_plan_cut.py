@@ -258,6 +258,7 @@ def test_sessions_with_their_gap(bids: Bids, gap: str, gap_us: int | None, timer
     (operator,) = cut(frame, "append").operators
     assert isinstance(operator.time, Sessions)
     assert (operator.time.gap_us, operator.time.timer_us) == (gap_us, timer_us)
+    assert operator.time.by_calendar == ("days" in gap)
     assert [key.name for key in operator.keys] == ["bidder"]
     (complete,) = cut(frame, "complete").operators
     assert isinstance(complete.time, Sessions)

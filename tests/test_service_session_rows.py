@@ -15,8 +15,8 @@ from tests.service_kit import Driver, Group, disk_bytes, session_rows
 GAP = 10
 
 
-def _row(key: int, value: int, time: int) -> tuple[int, ...]:
-    return key, value, time, time + GAP
+def _row(key: int, value: int, time: int, gap: int = GAP) -> tuple[int, ...]:
+    return key, value, time, time + gap
 
 
 def test_rows_are_given_out_once_when_the_watermark_has_passed_the_end_of_their_session(
@@ -47,17 +47,18 @@ def _given_out(rows: list[tuple[int, ...]], before: int) -> list[Group]:
     for key, of_key in by_key.items():
         sessions: list[list[tuple[int, ...]]] = []
         for row in sorted(of_key, key=lambda row: row[2]):
-            if sessions and row[2] <= sessions[-1][-1][3]:
+            if sessions and row[2] <= max(other[3] for other in sessions[-1]):
                 sessions[-1].append(row)
             else:
                 sessions.append([row])
         for session in sessions:
-            start, end = session[0][2], session[-1][3]
+            start, end = session[0][2], max(row[3] for row in session)
             found += [(key, row[1], start, end) for row in session if end <= before]
     return sorted(found)
 
 
-def test_rows_survive_restarts_and_a_kill_and_do_without_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gap_us", [GAP, None], ids=["one gap", "a gap per row"])
+def test_rows_survive_restarts_and_a_kill_and_do_without_memory(tmp_path: Path, gap_us: int | None) -> None:
     """Rows in order of time, so that none is late: all batches together give the sessions of all rows."""
     dice = random.Random(3)
     rows: list[tuple[int, ...]] = []
@@ -66,7 +67,7 @@ def test_rows_survive_restarts_and_a_kill_and_do_without_memory(tmp_path: Path) 
         # Each batch has a service of its own.
         with Driver(
             tmp_path,
-            spec=session_rows(),
+            spec=session_rows(gap_us),
             mode="append",
             memory_bytes=1 if n % 2 else 1 << 20,
             write_buffer_bytes=2000,
@@ -75,7 +76,10 @@ def test_rows_survive_restarts_and_a_kill_and_do_without_memory(tmp_path: Path) 
         ) as driver:
             for part in range(2):
                 start = (2 * n + part) * 30
-                batch = [_row(dice.randrange(300), n, start + dice.randrange(30)) for _ in range(200)]
+                batch = [
+                    _row(dice.randrange(300), n, start + dice.randrange(30), gap_us or dice.randrange(1, 25))
+                    for _ in range(200)
+                ]
                 rows += batch
                 outputs += driver.run(batch, watermark_us=start)
             at = driver.begin()

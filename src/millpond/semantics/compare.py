@@ -162,7 +162,8 @@ def _time_changes(old: TimeSpec | None, new: TimeSpec | None) -> list[str]:
         case KeyedTime(), KeyedTime():
             same = (old.slice_us, old.key) == (new.slice_us, new.key)
         case Sessions(), Sessions():
-            same = (old.gap_us, old.timer_us) == (new.gap_us, new.timer_us)
+            of_old, of_new = ((each.gap_us, each.by_calendar, each.timer_us) for each in (old, new))
+            same = of_old == of_new
         case CountWindows(), CountWindows():
             same = old.rows == new.rows
         case JoinTime(), JoinTime():
@@ -195,11 +196,11 @@ def _time_text(time: TimeSpec | None, *, now: bool = False) -> str:
         case Sessions(timer_us=0):
             text = f"sessions '{time.window.name}' {be} never over"
         case Sessions():
-            gap = (
-                "a time that each row gives"
-                if time.gap_us is None
-                else f"{_duration(time.gap_us)} without a row"
-            )
+            if time.gap_us is None:
+                gap = "a time that each row gives"
+            else:
+                days = " of the calendar" if time.by_calendar else ""
+                gap = f"{_duration(time.gap_us)}{days} without a row"
             text = f"sessions '{time.window.name}' {be} over after {gap}"
         case CountWindows():
             text = f"windows '{time.window.name}' {be} full with {_counted(time.rows, 'row')}"

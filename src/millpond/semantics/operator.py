@@ -134,6 +134,8 @@ class Sessions(msgspec.Struct, frozen=True, tag="sessions"):
     """The window column of the query."""
     followed: bool = True
     """Whether a watermark follows the window column. Without one no row is late."""
+    by_calendar: bool = False
+    """Whether the gap is of days or months, so that it is only about as long as `gap_us`."""
 
 
 class CountWindows(msgspec.Struct, frozen=True, tag="counts"):
@@ -293,9 +295,9 @@ class DedupSpec(Spec, frozen=True, kw_only=True, tag="dedup"):
 
 
 class UnalignedRowsSpec(Spec, frozen=True, kw_only=True, tag="unaligned-rows"):
-    """Rows that are kept as they are until their session ends, whose gap is the same for all rows; until the end of
-    the window that is one of their keys; or until their window has all its rows. It emits the kept columns, then
-    start and end of the session or the number of the count window."""
+    """Rows that are kept as they are until their session ends; until the end of the window that is one of their keys;
+    or until their window has all its rows. It emits the kept columns, then start and end of the session or the number
+    of the count window."""
 
     time: Sessions | KeyedTime | CountWindows
     key_columns: tuple[int, ...]

@@ -58,6 +58,7 @@ __all__ = [
     "numbered",
     "positions_of",
     "python_type",
+    "session_time",
     "time_of",
     "type_text",
     "window_bounds",
@@ -286,21 +287,13 @@ class AggregateBuilder:
         return self._finish(keys, results, time, form)
 
     def _session_time(self, form: SessionForm, timed_key: JavaObject | None) -> Sessions:
-        window = Column(str(form.window.name()), type_text(form.window))
         others = [key for key in self._grouping if not key.semanticEquals(form.window)]
         if timed_key is not None and watermarked_key(others) is not None:
             raise InvalidQuery(
-                f"{self._name}: the query groups by {window.name} and by another time that a watermark follows, "
-                "so that it is open which of them ends a group; group by the session window alone"
+                f"{self._name}: the query groups by {form.window.name()} and by another time that a watermark "
+                "follows, so that it is open which of them ends a group; group by the session window alone"
             )
-        return Sessions(
-            start=self._inputs.append(form.start, f"the start of {window.name}"),
-            end=self._inputs.append(form.end, f"the end of {window.name}"),
-            gap_us=form.gap_us,
-            timer_us=0 if timed_key is None else timer_interval_us(form.gap_us),
-            window=window,
-            followed=watermarked_key([form.window]) is not None,
-        )
+        return session_time(self._inputs, form, ends=timed_key is not None)
 
     def _add_keys(self, form: Form | None) -> list[Column]:
         columns: list[Column] = []
@@ -527,6 +520,20 @@ def time_of(
         return Panes(position, form.size_us, form.slide_us, form.offset_us, column)
     expiry, slice_us = expiry_of(catalyst, timed_key)
     return KeyedTime(inputs.append(expiry, f"the expiry of {column.name}"), slice_us, column)
+
+
+def session_time(inputs: Inputs, form: SessionForm, *, ends: bool) -> Sessions:
+    """Its columns become inputs. `ends`: whether sessions are ever over."""
+    window = Column(str(form.window.name()), type_text(form.window))
+    return Sessions(
+        start=inputs.append(form.start, f"the start of {window.name}"),
+        end=inputs.append(form.end, f"the end of {window.name}"),
+        gap_us=form.gap_us,
+        timer_us=timer_interval_us(form.gap_us) if ends else 0,
+        window=window,
+        followed=watermarked_key([form.window]) is not None,
+        by_calendar=form.by_calendar,
+    )
 
 
 def count_time(form: CountForm) -> CountWindows:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from millpond.errors import InvalidQuery
-from millpond.semantics.operator import Column, Sessions
-from millpond.semantics.windows import timer_interval_us
+from millpond.semantics.operator import Sessions
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild
-from millpond.spark.operators import Inputs, aggregate_expressions, type_text, window_bounds
+from millpond.spark.operators import Inputs, aggregate_expressions, session_time, window_bounds
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
 from millpond.spark.windows import SessionForm, session_form, watermarked_key
 
@@ -34,7 +33,7 @@ class SessionRowsDraft(UnalignedRowsDraft):
         """Whether rows can be kept for the aggregate, which could also be merged."""
         grouping = items(aggregate.groupingExpressions())
         form = session_form(catalyst, grouping, aggregate.child())
-        if form is None or not _has_constant_gap(form) or watermarked_key([form.window]) is None:
+        if form is None or watermarked_key([form.window]) is None:
             return False
         others = [key for key in grouping if not key.semanticEquals(form.window)]
         return watermarked_key(others) is None and not _uses(form, aggregate)
@@ -66,30 +65,13 @@ class SessionRowsDraft(UnalignedRowsDraft):
         return window_bounds(self._catalyst, self._unmarked)
 
     def _time(self, name: str, inputs: Inputs, keys: list[JavaObject]) -> Sessions:
-        form = self._form
-        window = Column(str(form.window.name()), type_text(form.window))
-        if watermarked_key([form.window]) is None or watermarked_key(keys) is not None:
+        window = self._form.window
+        if watermarked_key([window]) is None or watermarked_key(keys) is not None:
             raise InvalidQuery(
                 f"{name}: {self._purpose} needs the rows of whole sessions, so the watermark has to follow "
-                f"{window.name} and no other key"
+                f"{window.name()} and no other key"
             )
-        if not _has_constant_gap(form):
-            raise InvalidQuery(
-                f"{name}: {self._purpose} can't be merged, so the rows of {window.name} are kept, and for that its "
-                "gap has to be a constant in seconds, minutes or hours"
-            )
-        return Sessions(
-            start=inputs.append(form.start, f"the start of {window.name}"),
-            end=inputs.append(form.end, f"the end of {window.name}"),
-            gap_us=form.gap_us,
-            timer_us=timer_interval_us(form.gap_us),
-            window=window,
-        )
-
-
-def _has_constant_gap(form: SessionForm) -> bool:
-    """Otherwise the end is no sum: the gap is another for each row, or goes by the calendar."""
-    return form.gap_us is not None and kind(form.end) == "Add"
+        return session_time(inputs, self._form, ends=True)
 
 
 def _uses(form: SessionForm, aggregate: JavaObject) -> list[JavaObject]:

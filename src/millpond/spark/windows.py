@@ -68,6 +68,8 @@ class SessionForm:
     end: JavaObject
     gap_us: int | None
     """None: each row has its own."""
+    by_calendar: bool
+    """Whether the gap is of days or months, so that it is only about as long."""
     below: JavaObject
     """The plan that gives the rows; rows without a time or a gap are filtered out in it."""
 
@@ -137,15 +139,15 @@ def session_form(catalyst: Catalyst, keys: list[JavaObject], below: JavaObject) 
     if window is None or kind(window) != "AttributeReference":
         return None
     start, end = (catalyst.micros(catalyst.struct_field(window, i)) for i in (0, 1))
-    gap_us = None
+    gap_us, by_calendar = None, False
     interval = _session_gap(window, below)
     if interval is not None:
         months, days, micros = interval
-        gap_us = (months * 30 + days) * 86_400_000_000 + micros
-        if months == days == 0:
+        gap_us, by_calendar = (months * 30 + days) * 86_400_000_000 + micros, bool(months or days)
+        if not by_calendar:
             # Spark adds intervals by way of the calendar, which takes longer than all the rest.
             end = catalyst.plus(start, gap_us)
-    return SessionForm(window, start, end, gap_us, below)
+    return SessionForm(window, start, end, gap_us, by_calendar, below)
 
 
 def _session_gap(window: JavaObject, below: JavaObject) -> tuple[int, int, int] | None:

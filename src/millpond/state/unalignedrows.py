@@ -32,9 +32,10 @@ def unaligned_rows_layout(spec: UnalignedRowsSpec) -> SessionRowsLayout:
             return SessionRowsLayout(schema, keys, kept, rows=rows, expected=spec.next_read)
         case KeyedTime(column=end):
             return SessionRowsLayout(schema, keys, kept, end, expected=spec.next_read)
-        case Sessions(start=start, gap_us=int(gap_us)):
+        case Sessions(start=start, gap_us=int(gap_us), by_calendar=False):
             return SessionRowsLayout(schema, keys, kept, start, gap_us=gap_us, expected=spec.next_read)
-    raise InternalError(f"{spec.name}: rows of sessions are kept only where all have one gap")
+        case Sessions(start=start, end=end):
+            return SessionRowsLayout(schema, keys, kept, start, end=end, expected=spec.next_read)
 
 
 class UnalignedRowsShard(OneStoreShard):
