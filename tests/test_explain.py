@@ -130,15 +130,17 @@ def test_the_pattern_follows_from_aggregate_and_window(spark: SparkSession, sour
         "a key's sessions are one value": rows.groupBy("k", session).agg(F.sum("v")),
         "that it was seen": rows.dropDuplicatesWithinWatermark(["k"]),
         "mode needs all rows of a window": rows.groupBy("k", window).agg(F.mode("v")),
+        "count distinct, mode needs all rows of a window": rows.groupBy("k", window).agg(
+            F.count_distinct("v"), F.max("v"), F.mode("v")
+        ),
         "mode needs all rows of a session": rows.groupBy("k", session).agg(F.mode("v")),
         "applyInPandas needs all rows of a session": rows.groupBy("k", session).applyInPandas(same, SCHEMA),
         "same key, within bounds of time": rows.join(other, near),
         "same key, of any time": rows.join(other, F.expr("k = ok")),
     }
     chosen = {why: choice(spec_of(frame)) for why, frame in frames.items()}
-    assert [found.pattern.name for found in chosen.values()] == ["RMW"] * 3 + ["AAR"] + ["AUR"] * 2 + [
-        "RANGE"
-    ] * 2
+    expected = ["RMW"] * 3 + ["AAR"] * 2 + ["AUR"] * 2 + ["RANGE"] * 2
+    assert [found.pattern.name for found in chosen.values()] == expected
     for why, found in chosen.items():
         assert why in found.why
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millpond.semantics.operator import KeyedTime, Panes, Sessions
+from millpond.semantics.operator import GroupRowsSpec, KeyedTime, Panes, Sessions
 from millpond.spark.gathering import Gathering
 from millpond.spark.plan import cut
 from tests.plan_bench import Bids, check
@@ -235,6 +235,19 @@ def test_only_what_is_needed_is_read(bids: Bids) -> None:
     plan = cut(bids.stream.groupBy("bidder").agg(F.sum("price"), F.avg("score"), F.sum("score")), "update")
     assert plan.carrier.source.columns == ["k0", "c1", "c2"]
     assert [aggregate.op for aggregate in plan.operators[0].aggregates] == ["sum_int", "sum_float", "count"]
+
+
+def test_of_rows_for_distinct_values_only_what_is_needed_is_kept(bids: Bids) -> None:
+    functions = [F.count_distinct("price"), F.expr("sum(distinct items) filter (where paid)"), F.max("price")]
+    (operator,) = cut(bids.stream.groupBy("bidder").agg(*functions), "update").operators
+    assert isinstance(operator, GroupRowsSpec)
+    assert [column.name for column in operator.kept] == ["bidder", "price", "paid", "items"]
+
+
+def test_distinct_values_of_functions_that_count_none_twice_are_merged(bids: Bids) -> None:
+    functions = [F.expr("max(distinct price)"), F.expr("min(distinct price) + 1")]
+    (operator,) = cut(bids.stream.groupBy("bidder").agg(*functions), "update").operators
+    assert [aggregate.op for aggregate in operator.aggregates] == ["max", "min"]
 
 
 def test_the_source_keeps_the_watermark(bids: Bids) -> None:

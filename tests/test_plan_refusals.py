@@ -118,7 +118,8 @@ def test_a_type_that_python_does_not_get(bids: Bids) -> None:
     [
         ("append", lambda df: df.groupBy("bidder").count()),
         ("complete", lambda df: df.select("bidder")),
-        ("update", lambda df: df.groupBy("bidder").agg(F.count_distinct("price"))),
+        ("append", lambda df: df.groupBy("bidder").agg(F.count_distinct("price"))),
+        ("update", lambda df: df.agg(F.count_distinct("price").alias("n")).orderBy("n")),
         ("update", lambda df: df.groupBy("bidder").count().orderBy("count")),
         ("update", lambda df: _timed(df).groupBy(F.session_window("ts", "3 seconds"), "bidder").count()),
         ("append", lambda df: df.groupBy(F.session_window("ts", "3 seconds"), "bidder").count()),

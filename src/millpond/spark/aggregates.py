@@ -80,10 +80,12 @@ def keep(catalyst: Catalyst, function: JavaObject, operator: str) -> Kept:
     return Kept(function, parts, tuple((0, i) for i in range(BUFFER_COUNTS[part.op])))
 
 
-def is_mergeable(catalyst: Catalyst, function: JavaObject) -> bool:
+def is_mergeable(catalyst: Catalyst, expression: JavaObject) -> bool:
+    """`expression`: a function as it stands in an aggregate. Merged values do not tell which were counted before."""
+    function = expression.aggregateFunction()
     while catalyst.is_replaceable(function):
         function = function.replacement()
-    return kind(function) in _RULES
+    return kind(function) in _RULES and not expression.isDistinct()
 
 
 _Rule = Callable[[Catalyst, JavaObject, str], tuple[Part, ...]]

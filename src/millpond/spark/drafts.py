@@ -170,7 +170,7 @@ def _in_windows(grouping: list[JavaObject]) -> bool:
 
 def _all_mergeable(catalyst: Catalyst, aggregate: JavaObject) -> bool:
     return all(
-        is_mergeable(catalyst, found.aggregateFunction())
+        is_mergeable(catalyst, found)
         for expression in items(aggregate.aggregateExpressions())
         if marked_top(expression) is None
         for found in aggregate_expressions(expression)
@@ -180,9 +180,14 @@ def _all_mergeable(catalyst: Catalyst, aggregate: JavaObject) -> bool:
 def _functions(catalyst: Catalyst, aggregate: JavaObject) -> str:
     """Those that can't be merged, by their names; where all can, all of them."""
     functions = [
-        found.aggregateFunction()
+        found
         for expression in items(aggregate.aggregateExpressions())
         for found in aggregate_expressions(expression)
     ]
     unmerged = [function for function in functions if not is_mergeable(catalyst, function)]
-    return ", ".join(dict.fromkeys(str(function.prettyName()) for function in unmerged or functions))
+    return ", ".join(dict.fromkeys(map(_name, unmerged or functions)))
+
+
+def _name(expression: JavaObject) -> str:
+    name = str(expression.aggregateFunction().prettyName())
+    return f"{name} distinct" if expression.isDistinct() else name

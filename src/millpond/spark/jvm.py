@@ -513,15 +513,15 @@ class Catalyst:
         return expression if expression.getTagValue(users).isDefined() else expression.child()
 
     def flattened(self, plan: JavaObject) -> JavaObject:
-        """The plan without names of views and tables, with WITH clauses put where they are used, and with SELECT
-        DISTINCT as the aggregate that Spark makes of it."""
+        """The plan without names of views and tables, with WITH clauses put where they are used, with SELECT DISTINCT
+        as the aggregate that Spark makes of it, and with no DISTINCT where it changes nothing, as in `max`."""
         inline = self._class("org.apache.spark.sql.catalyst.optimizer.InlineCTE")(True, False, False)
         plan = inline.apply(plan)
         plan = self._object("org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases").apply(plan)
         plan = self._object("org.apache.spark.sql.catalyst.analysis.EliminateView").apply(plan)
-        return self._object("org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate").apply(
-            plan
-        )
+        for rule in ("ReplaceDistinctWithAggregate", "EliminateDistinct"):
+            plan = self._object(f"org.apache.spark.sql.catalyst.optimizer.{rule}").apply(plan)
+        return plan
 
 
 def _rows_of(frame: DataFrame) -> JavaObject:
@@ -538,7 +538,7 @@ def _holds(expression: JavaObject, name: str) -> bool:
 def rebuild(
     catalyst: Catalyst, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
 ) -> JavaObject:
-    """The expression with the topmost subtrees for which `replace` answers exchanged for the answers."""
+    """An expression, or a plan, with the topmost subtrees for which `replace` answers exchanged for the answers."""
     answer = replace(expression)
     if answer is not None:
         return answer

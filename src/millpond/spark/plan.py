@@ -21,6 +21,7 @@ from millpond.semantics.operator import OperatorSpec, OutputMode
 from millpond.semantics.precombine import Precombined, precombined
 from millpond.semantics.times import OperatorTimes, Watermarks, operator_times
 from millpond.spark.carrier import Carrier, carry
+from millpond.spark.distinct import without_distinct
 from millpond.spark.drafts import Draft
 from millpond.spark.jvm import Catalyst, JavaObject
 from millpond.spark.operators import Operator
@@ -75,7 +76,7 @@ def cut(df: DataFrame, output_mode: OutputMode) -> CutPlan:
 
 def _check_streaming(catalyst: Catalyst, analyzed: JavaObject, output_mode: OutputMode) -> None:
     try:
-        catalyst.check_streaming(analyzed, output_mode)
+        catalyst.check_streaming(without_distinct(catalyst, analyzed), output_mode)
     except AnalysisException as error:
         if output_mode == "append" and has_unfollowed_window(analyzed):
             raise InvalidQuery(
