@@ -38,7 +38,15 @@ MERGED = [
     "stddev(i32)",
     "sum(i32) filter (where b)",
 ]
-UNMERGED = ["median(i32)", "sort_array(collect_list(t))", "collect_list(place)", "count(*)", "mode(b)"]
+UNMERGED = [
+    "median(i32)",
+    "sort_array(collect_list(t))",
+    "collect_list(place)",
+    "count(*)",
+    "mode(b)",
+    "count(distinct k_t)",
+    "sum(distinct g) filter (where b)",
+]
 
 _numbers = itertools.count()
 _small: list[dict[str, str]] = [
