@@ -14,7 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond as mp
+from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OutputMode
+from millpond.spark.plan import cut
 from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
 from tests.oracle_run import FEW_ROWS, Outputs, assert_same, check, configured, stream, try_shapes
 from tests.streams import read_stream, write_batches
@@ -82,6 +84,18 @@ def test_distinct_values_of_one_column_in_all_sessions(spark: SparkSession, tmp_
         check(spark, groups.agg(*theirs()[:1], F.count("*")), "complete", tmp_path, own=own)
 
     try_shapes(shapes(), compare, "distinct, all sessions")
+
+
+@pytest.mark.parametrize("places", [(0, 1), (2,)], ids=["several columns", "a filter"])
+def test_what_spark_counts_twice_in_sessions_is_refused(
+    spark: SparkSession, tmp_path: Path, places: tuple[int, ...]
+) -> None:
+    rows = timed(stream(spark, Shape(1, (1,), 1, 0.0, 0.0), COLUMNS, tmp_path))
+    functions = [ours()[place] for place in places]
+    frame = rows.groupBy("g", F.session_window("ts", "3 seconds")).agg(*functions)
+    with pytest.raises(InvalidQuery, match=r"distinct over session_window: .*use outputMode\('append'\)"):
+        cut(frame, "complete")
+    assert cut(frame, "append")
 
 
 def eight_seconds(times: pa.Array) -> tuple[Any, Any]:

@@ -89,10 +89,22 @@ def _aggregate_draft(catalyst: Catalyst, node: JavaObject, output_mode: OutputMo
     if counted is not None:
         return _count_rows_draft(catalyst, rows, counted, output_mode)
     if output_mode != "append":
+        _check_sessions(catalyst, rows)
         return GroupRowsDraft(catalyst, rows, output_mode)
     if hint == Hint() and not any(map(is_custom_window, grouping)) and is_gathered(catalyst, node):
         return GatheredRowsDraft(catalyst, node, rows.purpose)
     return _ended_rows_draft(catalyst, rows)
+
+
+def _check_sessions(catalyst: Catalyst, rows: GroupedRows) -> None:
+    """Spark forms the sessions of kept rows. Of copies it forms those of each value first, and so finds one twice in
+    a session that rows with other values hold together."""
+    session = next(filter(is_session_window, rows.keys), None)
+    if session is not None and catalyst.copies_rows(rows.node):
+        raise InvalidQuery(
+            f"{rows.purpose} over {session.name()}: in sessions, Spark counts values twice where DISTINCT is of "
+            "several columns, or has a FILTER clause; use outputMode('append'), or a single DISTINCT without FILTER"
+        )
 
 
 def _rows_are_asked_for(catalyst: Catalyst, node: JavaObject, hint: Hint, output_mode: OutputMode) -> bool:

@@ -505,6 +505,12 @@ class Catalyst:
             plan, mode
         )
 
+    def copies_rows(self, aggregate: JavaObject) -> bool:
+        """Whether Spark computes an aggregate on copies of its rows: it does for DISTINCT values of several sets of
+        columns, or with a FILTER clause."""
+        rule = self._object("org.apache.spark.sql.catalyst.optimizer.RewriteDistinctAggregates")
+        return not rule.apply(aggregate).fastEquals(aggregate)
+
     def before_own_cast(self, expression: JavaObject) -> JavaObject:
         """What an expression is without a cast that Spark put there, not the query."""
         if kind(expression) != "Cast":
