@@ -94,6 +94,11 @@ def _bars(runs: Sequence[Mapping[str, Any]], path: Path, figure: str, label: str
         for middle, each in zip(at, figures, strict=True):
             write_word(axes, middle, _why_none(each, figure), COLOURS.get(engine))
     labels = [_label(run) for run in runs]
+    if len(set(labels)) < len(labels):
+        labels = [
+            f"{label} {run['params'].get('size', '')}".strip()
+            for label, run in zip(labels, runs, strict=True)
+        ]
     crowded = max(len(label) for label in labels) * len(labels) > 70
     axes.set_xticks(
         range(len(runs)), labels, rotation=30 if crowded else 0, ha="right" if crowded else "center"

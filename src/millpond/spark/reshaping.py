@@ -29,7 +29,12 @@ def nested(batch: pa.RecordBatch, widths: Widths, schema: pa.Schema) -> pa.Recor
     for width, field in zip(widths, schema, strict=True):
         if width:
             fields = [field.type.field(i) for i in range(width)]
-            columns.append(pa.StructArray.from_arrays(batch.columns[place : place + width], fields=fields))
+            # Of values in them Spark may promise that they are never null.
+            given = [
+                part if part.type == declared.type else part.cast(declared.type)
+                for part, declared in zip(batch.columns[place : place + width], fields, strict=True)
+            ]
+            columns.append(pa.StructArray.from_arrays(given, fields=fields))
         else:
             columns.append(batch.column(place))
         place += width or 1
