@@ -12,6 +12,7 @@ import msgspec
 from millpond.bench import plots, sweep_plots
 from millpond.bench.cells import engine_rows, split_rows
 from millpond.bench.failures import failure
+from millpond.bench.kernel import KernelMerge
 from millpond.bench.page_live import is_live, is_search, live_words
 from millpond.bench.words import settings_words, state_words
 
@@ -35,8 +36,12 @@ def write_page(files: Sequence[Path], out: Path) -> Path:
     lines += ["", *_READING, ""]
     runs = [run for content in contents for run in content["runs"]]
     full_speed = [run for run in _finished(runs) if not is_live(run)]
-    if full_speed:
-        lines += [_picture(out, "throughput.png", plots.throughput, full_speed), ""]
+    # A store alone is so much faster than a query that beside it no query would show.
+    alone = [run for run in full_speed if run["workload"] == KernelMerge().name]
+    queries = [run for run in full_speed if run not in alone]
+    for picture, shown in (("throughput.png", queries), ("store-alone.png", alone)):
+        if shown:
+            lines += [_picture(out, picture, plots.throughput, shown), ""]
     searches = [run for run in runs if is_search(run)]
     if searches:
         lines += [_picture(out, "max-rates.png", plots.max_rates, searches), ""]
