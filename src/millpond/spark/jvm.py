@@ -111,12 +111,20 @@ class Catalyst:
         self._session = session
         self._jvm = session._jvm
         self._gateway = session.sparkContext._gateway
+        self._found: dict[tuple[Callable[[Any, str], Any], str], Any] = {}
+        self._limits: dict[int, JavaObject] = {}
 
     def _class(self, path: str) -> Any:
-        return java_class(self._jvm, path)
+        return self._looked_up(java_class, path)
 
     def _object(self, path: str) -> JavaObject:
-        return scala_object(self._jvm, path)
+        return self._looked_up(scala_object, path)
+
+    def _looked_up(self, find: Callable[[Any, str], Any], path: str) -> Any:
+        """Looking a class up takes several calls to the JVM: once."""
+        if (find, path) not in self._found:
+            self._found[find, path] = find(self._jvm, path)
+        return self._found[find, path]
 
     @cached_property
     def _array_list(self) -> Any:
@@ -278,13 +286,18 @@ class Catalyst:
     def limited_per_task(self, frame: DataFrame, rows: int) -> ClassicDataFrame:
         """At most so many rows of each task. Spark's own limit would bring them to one task first, and the code that
         Spark makes for it is new each time, so that it would be compiled for each batch."""
+        if rows not in self._limits:
+            self._limits[rows] = self._within_first(rows)
+        plan = self.filtered(self._limits[rows], frame._jdf.queryExecution().analyzed())
+        return self.frame(plan, frame.sparkSession)
+
+    def _within_first(self, rows: int) -> JavaObject:
+        """True for so many rows of each task."""
         expressions = self._expressions
         in_task = expressions.BitwiseAnd(
             expressions.MonotonicallyIncreasingID(), self.literal(_NUMBERS_WITHIN_A_TASK)
         )
-        wanted = expressions.LessThan(in_task, self.widened(self.literal(rows), self.long_type))
-        plan = self.filtered(wanted, frame._jdf.queryExecution().analyzed())
-        return self.frame(plan, frame.sparkSession)
+        return expressions.LessThan(in_task, self.widened(self.literal(rows), self.long_type))
 
     def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
         """In the session whose plans are cut."""
