@@ -28,7 +28,7 @@ __all__ = [
 
 class Endpoint(msgspec.Struct, frozen=True):
     """Where a service listens, the token that it asks for, and its directory, for rows that go to it or come from it
-    in files: on one host that costs a third of what a socket does."""
+    in files: on one host that costs less than a socket."""
 
     uri: str
     token: str
