@@ -480,8 +480,7 @@ impl RowStore {
 
     /// How much may be held of what is read ahead. The write buffer has a limit of its own.
     pub(crate) fn ahead_room(&self) -> usize {
-        let others =
-            self.memory_bytes() - self.ahead.memory_bytes() - self.buffer.memory_bytes();
+        let others = self.memory_bytes() - self.ahead.memory_bytes() - self.buffer.memory_bytes();
         let left = self.memory_limit.saturating_sub(others);
         left.max(self.memory_limit / AHEAD_SHARE)
     }
