@@ -133,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         field="staging_bytes",
         name="millpond.staging.bytes",
-        meaning="rows of a batch that are staged in memory; above it, they spill to disk",
+        meaning="rows from the driver, and outputs, that a service holds in memory; above it, they are in files",
         kind="size",
         least=1 << 16,
     ),

@@ -87,9 +87,13 @@ class Spool:
         if self._writer is None:
             with tempfile.NamedTemporaryFile(dir=self._directory, prefix="spool-", delete=False) as file:
                 path = Path(file.name)
-            self._writer = pa.ipc.new_stream(str(path), self.schema)
-            for batch in self._in_memory:
-                self._writer.write_batch(batch)
+            try:
+                self._writer = pa.ipc.new_stream(str(path), self.schema)
+                for batch in self._in_memory:
+                    self._writer.write_batch(batch)
+            except BaseException:
+                path.unlink()
+                raise
             self._file = path
             self._forget()
         return self._writer

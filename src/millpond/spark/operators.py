@@ -451,12 +451,12 @@ class AggregateBuilder:
         widths: list[int] = []
         exploded = None
         for number, slot in enumerate(operator.slots):
-            struct = self._emitted_struct(slot)
-            if struct is None:
+            if not self._is_taken_apart(slot):
                 widths.append(0)
                 slots.append(slot)
                 columns.append(slot)
                 continue
+            struct = slot
             if self._exploded is not None:
                 exploded = number
                 place, struct = items(self._exploded.generatorOutput())
@@ -485,16 +485,16 @@ class AggregateBuilder:
             reshaping=Unnesting(tuple(widths), exploded, self._schema_bytes(emitted, emitted_names)),
         )
 
-    def _emitted_struct(self, slot: JavaObject) -> JavaObject | None:
-        """The slot, if what fills it is a struct that is never null, or a list of them that is taken apart."""
+    def _is_taken_apart(self, slot: JavaObject) -> bool:
+        """Whether what fills it is a struct that is never null, or a list of them that is exploded."""
         for aggregate, (first, *_) in zip(self._buffers.aggregates, self._buffers.of_aggregates, strict=True):
             if first.exprId().equals(slot.exprId()):
                 if aggregate.op == "top":
-                    return slot if self._exploded is not None else None
+                    return self._exploded is not None
                 # Without keys there is a result without a row, and under a condition perhaps none that counts.
                 is_whole = aggregate.op in ("min", "max") and aggregate.filter is None and self._key_slots
-                return slot if is_whole and _fields(self._inputs.expressions[aggregate.inputs[0]]) else None
-        return None
+                return bool(is_whole and _fields(self._inputs.expressions[aggregate.inputs[0]]))
+        return False
 
     def _schema_bytes(self, columns: StructType, meanings: list[str]) -> bytes:
         return _schema_bytes(columns, operator=self._name, meanings=meanings, settings=self._arrow)

@@ -24,17 +24,12 @@ Widths = tuple[int, ...]
 
 
 def nested(batch: pa.RecordBatch, widths: Widths, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, put together from those that they travel as."""
+    """The columns of `schema`, put together from those that they travel as, whose types stay what they are."""
     columns, place = [], 0
     for width, field in zip(widths, schema, strict=True):
         if width:
-            fields = [field.type.field(i) for i in range(width)]
-            # Of values in them Spark may promise that they are never null.
-            given = [
-                part if part.type == declared.type else part.cast(declared.type)
-                for part, declared in zip(batch.columns[place : place + width], fields, strict=True)
-            ]
-            columns.append(pa.StructArray.from_arrays(given, fields=fields))
+            names = [field.type.field(i).name for i in range(width)]
+            columns.append(pa.StructArray.from_arrays(batch.columns[place : place + width], names))
         else:
             columns.append(batch.column(place))
         place += width or 1
