@@ -125,9 +125,14 @@ pub(crate) fn probes_of<K: Keys>(
             run.filter().prefetch(keys.hash(*ahead as usize));
         }
         let hash = keys.hash(*row as usize);
-        match run.block_of(hash) {
-            Some(block) if run.filter().may_hold(hash) => probes.push((block, at)),
-            _ => counters.filter_negatives += 1,
+        // The filter first: it is one line of memory, where the index is searched.
+        let block = match run.filter().may_hold(hash) {
+            true => run.block_of(hash),
+            false => None,
+        };
+        match block {
+            Some(block) => probes.push((block, at)),
+            None => counters.filter_negatives += 1,
         }
     }
     probes

@@ -143,6 +143,10 @@ impl Slice {
             .sum()
     }
 
+    pub fn give_reserve_back(&mut self) {
+        self.table.give_reserve_back();
+    }
+
     /// Bytes and rows of the committed runs.
     pub fn run_totals(&self) -> (u64, u64) {
         let totals = |(bytes, rows), run: &Arc<Run>| (bytes + run.length(), rows + run.rows());

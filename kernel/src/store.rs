@@ -19,7 +19,7 @@ use crate::run::Run;
 use crate::run_writer::RunExtent;
 use crate::slice::{Change, Running, Slice};
 use crate::spent::Beside;
-use crate::table::Keys;
+use crate::table::{Keys, Table};
 use crate::time::SESSIONS;
 
 /// Rows that are changed between two looks at the memory.
@@ -381,12 +381,12 @@ impl Store {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let tables: usize = self
-            .slices
-            .values()
-            .map(|slice| slice.table().memory_bytes())
-            .sum();
-        tables + self.runs_memory_bytes()
+        self.tables_memory_bytes() + self.runs_memory_bytes()
+    }
+
+    fn tables_memory_bytes(&self) -> usize {
+        let tables = self.slices.values().map(Slice::table);
+        tables.map(Table::memory_bytes).sum()
     }
 
     fn runs_memory_bytes(&self) -> usize {
@@ -421,12 +421,16 @@ impl Store {
         let budget = limit
             .saturating_sub(self.runs_memory_bytes())
             .max(limit / 8);
-        let tables = self
+        let tables: usize = self
             .slices
             .values()
-            .map(|slice| slice.table().memory_bytes())
-            .sum::<usize>();
-        if tables <= budget {
+            .map(|slice| slice.table().used_bytes())
+            .sum();
+        // What tables reserve beyond that is at most an eighth while they grow, and more only after they were cut.
+        if tables <= budget / 9 * 8 {
+            if self.tables_memory_bytes() > budget {
+                self.slices.values_mut().for_each(Slice::give_reserve_back);
+            }
             return;
         }
         let mut clean: BTreeMap<u32, usize> = BTreeMap::new();

@@ -103,6 +103,13 @@ impl Table {
         self.slots.capacity() * 8 + self.arena.capacity() + self.heap.capacity() + lists * 4
     }
 
+    /// Likewise without what is reserved for entries to come.
+    pub fn used_bytes(&self) -> usize {
+        let reserved =
+            self.arena.capacity() - self.arena.len() + self.heap.capacity() - self.heap.len();
+        self.memory_bytes() - reserved
+    }
+
     /// Bytes of every value, 0 where they vary.
     pub fn value_width(&self) -> usize {
         self.shape.value_width.unwrap_or(0)
@@ -348,7 +355,10 @@ impl Table {
     }
 
     fn rebuild_slots(&mut self, slots: usize) {
-        self.slots = vec![0; slots];
+        match slots == self.slots.len() {
+            true => self.slots.fill(0),
+            false => self.slots = vec![0; slots],
+        }
         const AHEAD: usize = 16;
         for id in 0..self.len() {
             if id + AHEAD < self.len() {
@@ -477,12 +487,12 @@ impl Table {
         self.dirty.shrink_to(1024);
     }
 
-    /// Keeps the entries that `keep` accepts and gives the memory of the others back. `epoch`: the running batch's.
+    /// Keeps the entries that `keep` accepts. What the others took is used again, or given back where it is more than
+    /// the table is likely to need. `epoch`: the running batch's.
     pub fn retain(&mut self, epoch: u32, mut keep: impl FnMut(&Self, u32) -> bool) {
         let kept: Vec<u32> = (0..self.len() as u32)
             .filter(|id| keep(self, *id))
             .collect();
-        let mut heap = Vec::with_capacity(kept.iter().map(|id| self.entry_heap_bytes(*id)).sum());
         self.touched.clear();
         self.dirty.clear();
         self.dirty_bytes = 0;
@@ -496,36 +506,60 @@ impl Table {
             if self.epoch(*id) == epoch {
                 self.touched.push(to as u32);
             }
-            self.move_to_heap(*id, &mut heap);
             let from = *id as usize * self.stride;
             self.arena
                 .copy_within(from..from + self.stride, to * self.stride);
         }
         self.arena.truncate(kept.len() * self.stride);
-        self.arena.shrink_to_fit();
-        self.heap = heap;
-        self.garbage_bytes = 0;
+        self.close_gaps();
+        give_back(&mut self.arena);
+        give_back(&mut self.heap);
         let needed = (kept.len() * 10 / 7 + 1)
             .next_power_of_two()
             .max(FIRST_SLOTS);
         self.rebuild_slots(needed);
     }
 
-    /// Copies the entry's key and value to another heap, where they vary in length, and makes the entry point there.
-    fn move_to_heap(&mut self, id: u32, heap: &mut Vec<u8>) {
-        if self.shape.key_width.is_none() {
-            let offset = heap.len() as u64;
-            heap.extend_from_slice(self.key(id));
-            self.entry_mut(id)[KEY_AT..KEY_AT + 8].copy_from_slice(&offset.to_le_bytes());
+    /// Moves what entries have in the heap to its beginning, where it lies. A second heap would be new memory, each
+    /// page of which costs more than moving what is on it.
+    fn close_gaps(&mut self) {
+        let key_at = self.shape.key_width.is_none().then_some(KEY_AT);
+        let value_at = self.shape.value_width.is_none().then_some(self.value_at);
+        let spans_of = |entry: usize| {
+            [key_at, value_at]
+                .into_iter()
+                .flatten()
+                .map(move |at| entry + at)
+        };
+        let mut spans: Vec<(u64, usize)> = (0..self.arena.len())
+            .step_by(self.stride)
+            .flat_map(spans_of)
+            .map(|at| (read_u64(&self.arena, at), at))
+            .collect();
+        // Nearly sorted: entries lie in the order in which they came, and so do their bytes until they grow.
+        spans.sort_unstable();
+        let mut end = 0;
+        for (offset, at) in spans {
+            let length = read_u32(&self.arena, at + 8);
+            let from = offset as usize;
+            self.heap.copy_within(from..from + length as usize, end);
+            self.arena[at..at + 8].copy_from_slice(&(end as u64).to_le_bytes());
+            end += length as usize;
         }
-        if self.shape.value_width.is_none() {
-            let (offset, length) = (heap.len() as u64, self.value(id).len() as u32);
-            heap.extend_from_slice(self.value(id));
-            let at = self.value_at;
-            let entry = self.entry_mut(id);
-            entry[at..at + 8].copy_from_slice(&offset.to_le_bytes());
-            entry[at + 12..at + 16].copy_from_slice(&length.to_le_bytes());
+        if let Some(value_at) = value_at {
+            for entry in (0..self.arena.len()).step_by(self.stride) {
+                // A value has no more room than it needs now.
+                let (length, room) = (entry + value_at + 8, entry + value_at + 12);
+                self.arena.copy_within(length..room, room);
+            }
         }
+        self.heap.truncate(end);
+        self.garbage_bytes = 0;
+    }
+
+    pub fn give_reserve_back(&mut self) {
+        self.arena.shrink_to_fit();
+        self.heap.shrink_to_fit();
     }
 
     /// The entries given, in the order of runs.
@@ -547,6 +581,11 @@ fn make_room(bytes: &mut Vec<u8>, more: usize) {
     if bytes.capacity() - bytes.len() < more {
         bytes.reserve_exact((bytes.len() / 8).max(more).max(LEAST_ROOM));
     }
+}
+
+/// Leaves room for as much again as half of what is there.
+fn give_back(bytes: &mut Vec<u8>) {
+    bytes.shrink_to(bytes.len() + bytes.len() / 2);
 }
 
 #[inline(always)]

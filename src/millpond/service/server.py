@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from millpond.errors import Conflict, InternalError
+from millpond.service.allocation import keep_freed_memory
 from millpond.service.messages import (
     BatchTry,
     OpenReply,
@@ -133,6 +134,7 @@ def serve(socket: Path, directory: Path) -> None:
         raise SystemExit(
             "the state service is started by Millpond itself and reads its token from standard input"
         )
+    keep_freed_memory()
     try:
         trace_file = os.environ.get(TRACE_FILE)
         server = StateServer(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from millpond._kernel import Overflow
 from millpond.semantics.operator import OperatorSpec
+from millpond.service.allocation import keep_freed_memory
 from millpond.service.client import StageFile, StageWriter, connect
 from millpond.service.messages import BatchTry, Endpoint, OutputKey, Receipt, StageKey
 from millpond.service.spent import Stopwatch
@@ -82,6 +83,7 @@ def ingest_task(order: IngestOrder) -> Task:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        keep_freed_memory()
         context = TaskContext.get()
         receipts = ingest(
             decode(order_bytes, IngestOrder), context.partitionId(), context.taskAttemptId(), batches
