@@ -295,3 +295,34 @@ def test_a_wrong_byte_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     kernel.restart()
     with pytest.raises(DamagedFile, match="pack-"):
         kernel.take(([], [row]), 0, random.Random(0))
+
+
+def outputs(kernel: Kernel, sides: tuple[list[Row], list[Row]], before: int) -> list[pa.RecordBatch]:
+    for side, rows in enumerate(sides):
+        sorter = JoinSorter(kernel.layout, side, [0], before)
+        sorter.push(pa.RecordBatch.from_pylist(rows, schema=INPUT))
+        for _, encoded in sorter.drain():
+            kernel.store.apply(encoded)
+    kernel.store.begin_fire(before)
+    return list(iter(kernel.store.next_output, None))
+
+
+def test_batches_of_large_rows_are_not_larger_for_it(tmp_path: Path) -> None:
+    """A row beside each of its partners may be more than Arrow's offsets can count, and more than there is memory."""
+    kernel = Kernel(layout_of((True, False), slice_us=100), tmp_path, 1 << 30)
+    large = {"k": 1, "late": 5, "expiry": None, "ok": True, "payload": "x" * 1_000_000}
+    partners = [{"k": 1, "late": 5, "expiry": None, "ok": True, "payload": f"{i}"} for i in range(100)]
+    pairs = outputs(kernel, ([large], partners), 0)
+    assert sorted(int(i) for batch in pairs for i in batch.column(3).to_pylist()) == list(range(100))
+    assert max(batch.nbytes for batch in pairs) < 10_000_000
+    kernel.commit()
+    # Rows without a partner: of the batch itself, from files, and, where the part was read before, from memory.
+    alone = [dict(large, k=10 + i, late=40 + i, expiry=40 + i) for i in range(30)]
+    assert outputs(kernel, (alone, []), 2) == []
+    kernel.commit()
+    now = [dict(large, k=100 + i, late=50, expiry=5) for i in range(30)]
+    for before, keys in ((40, range(10, 11)), (45, [*range(11, 16), *range(100, 130)]), (100, range(16, 40))):
+        given = outputs(kernel, (now if before == 45 else [], []), before)
+        assert sorted(k for batch in given for k in batch.column(0).to_pylist()) == list(keys)
+        assert max(batch.nbytes for batch in given) < 10_000_000
+        kernel.commit()

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::join::alone::{Alone, AloneRow};
 use crate::join::chunk::Chunk;
 use crate::join::layout::{JoinLayout, LEFT, RIGHT};
-use crate::join::matching::OUTPUT_ROWS;
+use crate::join::matching::{OUTPUT_BYTES, OUTPUT_ROWS};
 use crate::join::part::{Part, end_of, side_of};
 use crate::join::record::{self, Head, MARK, MATCHED};
 use crate::lookup::Counters;
@@ -122,10 +122,13 @@ impl Expiry {
                 }
                 Some(Scan::Memory { part, mut at }) => {
                     let mut records: Vec<&[u8]> = Vec::new();
+                    let mut bytes = 0;
                     while records.len() < OUTPUT_ROWS
+                        && bytes < OUTPUT_BYTES
                         && let Some(row) = from.alone.get(part, at)
                     {
                         if row.expiry <= self.before && !from.marked.contains(&row.id) {
+                            bytes += row.record.len();
                             records.push(&row.record);
                         }
                         at += 1;
@@ -190,7 +193,7 @@ impl Expiry {
         let mut end = 0;
         let mut gathered = Gathered::default();
         let Gathered { bytes, rows, .. } = &mut gathered;
-        while rows.len() < OUTPUT_ROWS {
+        while rows.len() < OUTPUT_ROWS && bytes.len() < OUTPUT_BYTES {
             if !merger.next(&())? {
                 gathered.is_done = true;
                 return Ok(gathered);
@@ -253,13 +256,15 @@ impl Expiry {
             return Ok(None);
         }
         let mut records = Vec::new();
+        let mut bytes = 0;
         let mut at = self.chunk_rows[side];
-        while at < chunk.len() && records.len() < OUTPUT_ROWS {
+        while at < chunk.len() && records.len() < OUTPUT_ROWS && bytes < OUTPUT_BYTES {
             let record = chunk.record(at);
             if side_of(chunk.rows()[at].part) == side
                 && record::flags(record) & (MARK | MATCHED) == 0
                 && record::expiry(record) <= self.before
             {
+                bytes += record.len();
                 records.push(record);
             }
             at += 1;

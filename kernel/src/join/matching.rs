@@ -18,6 +18,8 @@ use crate::spent::Beside;
 const STEP_ROWS: usize = 16_384;
 /// Rows of an output batch.
 pub const OUTPUT_ROWS: usize = 65_536;
+/// Bytes of rows after which a batch is given out, however few rows it has.
+pub const OUTPUT_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug)]
 struct OldRow {
@@ -257,6 +259,9 @@ impl Step {
         let is_followed = [LEFT, RIGHT].map(|side| layout.sides[side].head.has_id);
         let is_once = layout.sides[LEFT].once;
         let (mut lefts, mut rights): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+        // A row comes out beside each of its partners, so that a few large ones make much of little.
+        let mut given_bytes = 0;
+        let mut is_full = false;
         let Self {
             groups,
             bytes,
@@ -272,7 +277,7 @@ impl Step {
                 _ => (&group.old[LEFT], &group.new[RIGHT]),
             };
             let (is_old_left, is_old_right) = (at.turn == 2, at.turn == 1);
-            while at.left < left_rows.len() && lefts.len() < OUTPUT_ROWS {
+            while at.left < left_rows.len() && !is_full {
                 let left_at = left_rows.start + at.left;
                 let left = match is_old_left {
                     true => &bytes[old[left_at].record.clone()],
@@ -285,7 +290,7 @@ impl Step {
                 if is_once && has_come_out {
                     at.right = right_rows.len();
                 }
-                while at.right < right_rows.len() && lefts.len() < OUTPUT_ROWS {
+                while at.right < right_rows.len() && !is_full {
                     let right_at = right_rows.start + at.right;
                     at.right += 1;
                     let right = match is_old_right {
@@ -297,6 +302,8 @@ impl Step {
                     }
                     lefts.push(left);
                     rights.push(right);
+                    given_bytes += left.len() + right.len();
+                    is_full = lefts.len() >= OUTPUT_ROWS || given_bytes >= OUTPUT_BYTES;
                     for (side, row, is_old, record) in [
                         (LEFT, left_at, is_old_left, left),
                         (RIGHT, right_at, is_old_right, right),
