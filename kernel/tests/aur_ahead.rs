@@ -3,7 +3,12 @@
 
 mod aur_support;
 
-use _kernel::aur::layout::Ending;
+use std::sync::Arc;
+
+use _kernel::aur::layout::{Ending, RowsLayout};
+use _kernel::aur::sorter::RowSorter;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
 use aur_support::*;
 
 #[test]
@@ -190,4 +195,49 @@ fn no_miss_where_each_window_is_expected_too_early_by_another_time() {
     }
     let counters = shard.stats().counters;
     assert!(counters.ahead_hits > 100, "{counters:?}");
+}
+
+#[test]
+fn batches_of_large_rows_are_not_larger_where_they_were_read_ahead() {
+    let schema = Schema::new(vec![
+        Field::new("k", DataType::Int64, true),
+        Field::new("v", DataType::Utf8, true),
+        Field::new("t", DataType::Int64, true),
+    ]);
+    let layout = RowsLayout::new(
+        Arc::new(schema),
+        vec![0],
+        &[0, 1],
+        Some(2),
+        None,
+        Ending::Gap(GAP),
+    );
+    let mut shard = Shard::of(Shape::Numbers, Arc::new(layout.unwrap()), 1 << 30);
+    let mut sorter = RowSorter::new(Arc::clone(&shard.layout), &[0], None).unwrap();
+    let rows: Vec<(&str, ArrayRef)> = vec![
+        ("k", Arc::new(Int64Array::from_iter_values(0..40))),
+        (
+            "v",
+            Arc::new(StringArray::from_iter_values(
+                (0..40).map(|_| "x".repeat(1 << 20)),
+            )),
+        ),
+        ("t", Arc::new(Int64Array::from(vec![0; 40]))),
+    ];
+    sorter
+        .push(&RecordBatch::try_from_iter(rows).unwrap())
+        .unwrap();
+    for (_, batch) in sorter.drain().unwrap() {
+        shard.store.lock().unwrap().append(&batch).unwrap();
+    }
+    shard.commit(i64::MIN);
+    shard.read_ahead(1.0);
+    let mut store = shard.store.lock().unwrap();
+    let mut take = store.take_due(GAP, 65_536).unwrap();
+    let mut given = 0;
+    while let Some(batch) = take.next(&mut store).unwrap() {
+        assert!(batch.num_rows() <= 8, "{} rows at once", batch.num_rows());
+        given += batch.num_rows();
+    }
+    assert_eq!((given, store.stats().counters.ahead_hits), (40, 40));
 }

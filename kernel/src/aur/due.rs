@@ -219,7 +219,9 @@ impl Take {
             rows += part.rows as usize;
             bytes += match &part.source {
                 Source::File { range, .. } => u64::from(range.length),
-                _ => 0,
+                Source::Ahead(bytes) => bytes.len() as u64,
+                // The write buffer has a limit of its own.
+                Source::Buffer(_) => 0,
             };
             end += 1;
         }
