@@ -326,3 +326,52 @@ def test_batches_of_large_rows_are_not_larger_for_it(tmp_path: Path) -> None:
         assert sorted(k for batch in given for k in batch.column(0).to_pylist()) == list(keys)
         assert max(batch.nbytes for batch in given) < 10_000_000
         kernel.commit()
+
+
+def test_of_many_kept_rows_as_many_are_in_memory_as_have_room(tmp_path: Path) -> None:
+    memory_bytes, expiry = 4 << 20, 100
+    kernel, chance = Kernel(layout_of((True, True)), tmp_path, memory_bytes), random.Random(8)
+
+    def rows(name: str, late: int, counts: list[int]) -> list[Row]:
+        row = {"late": late, "expiry": expiry, "ok": True}
+        return [
+            dict(row, k=k, payload=f"{name} {i} ".ljust(800))
+            for k in range(1_000)
+            for i in range(chance.choice(counts))
+        ]
+
+    def of_key(sides: list[list[Row]], k: int) -> list[list[Row]]:
+        return [[row for row in side if row["k"] == k] for side in sides]
+
+    old: list[list[Row]] = [[], []]
+    for batch in range(3):
+        # None has a partner yet.
+        sides = (rows(f"left {batch}", 7, [0, 3, 10]), rows(f"right {batch}", 6, [0, 3, 10]))
+        assert outputs(kernel, sides, 0) == []
+        kernel.commit()
+        old = [[*kept, *side] for kept, side in zip(old, sides, strict=True)]
+    new = (rows("left", 1, [0, 0, 1]), rows("right", 9, [0, 0, 1]))
+    most_bytes, pairs = 0, []
+    for side in (0, 1):
+        sorter = JoinSorter(kernel.layout, side, [0], 0)
+        sorter.push(pa.RecordBatch.from_pylist(new[side], schema=INPUT))
+        for _, encoded in sorter.drain():
+            kernel.store.apply(encoded)
+    kernel.store.begin_fire(0)
+    while (given := kernel.store.next_output()) is not None:
+        pairs += zip(*(column.to_pylist() for column in given.columns), strict=True)
+        most_bytes = max(most_bytes, kernel.store.stats()["memory_bytes"])
+    kernel.commit()
+    expected, alone = [], []
+    for k in range(1_000):
+        (old_left, old_right), (left, right) = of_key(old, k), of_key(list(new), k)
+        partners = [*itertools.product(left, old_right + right), *itertools.product(old_left, right)]
+        expected += [_pair(*pair) for pair in partners]
+        has_partner = [row for pair in partners for row in pair]
+        alone += [_pair(row, None) for row in old_left + left if row not in has_partner]
+        alone += [_pair(None, row) for row in old_right + right if row not in has_partner]
+    assert sorted(pairs, key=repr) == sorted(expected, key=repr)
+    assert most_bytes < 2 * memory_bytes
+    last = (batch.columns for batch in outputs(kernel, ([], []), expiry))
+    given_alone = [row for columns in last for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+    assert sorted(given_alone, key=repr) == sorted(alone, key=repr)

@@ -15,7 +15,7 @@ use crate::lookup::Counters;
 use crate::spent::Beside;
 
 /// Rows of a chunk whose keys are looked up together.
-const STEP_ROWS: usize = 16_384;
+pub const STEP_ROWS: usize = 16_384;
 /// Rows of an output batch.
 pub const OUTPUT_ROWS: usize = 65_536;
 /// Bytes of rows after which a batch is given out, however few rows it has.
@@ -30,6 +30,7 @@ struct OldRow {
 
 /// What one run holds of a key.
 struct List {
+    side: usize,
     group: u32,
     part: i64,
     is_committed: bool,
@@ -60,6 +61,8 @@ pub struct Step {
     at: Position,
     /// The first row of the chunk that is not in the step.
     pub end: usize,
+    /// Whether keys were looked up that had no room.
+    pub is_cut: bool,
     /// Keys that were looked up on each side.
     pub looked_up: [u64; 2],
     /// When the rows that were looked for expire, where their time is bounded.
@@ -84,21 +87,65 @@ pub struct Kept<'a> {
     pub chunk: usize,
     /// Rows for which the running batch found a partner.
     pub marked: &'a HashSet<u64>,
+    /// How many bytes of kept rows a step may hold; of one key, it holds all.
+    pub room: usize,
     pub counters: &'a mut Counters,
 }
 
+/// The keys of a step while their partners are looked up.
+struct LookUp {
+    /// Keys from this one on are left to the next step.
+    end: usize,
+    lists: Vec<List>,
+    bytes: Vec<u8>,
+}
+
+impl LookUp {
+    fn add(&mut self, side: usize, group: u32, part: i64, is_committed: bool, list: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(list);
+        self.lists.push(List {
+            side,
+            group,
+            part,
+            is_committed,
+            bytes: start..self.bytes.len(),
+        });
+    }
+
+    /// Leaves half of the keys to the next step.
+    fn halve(&mut self) {
+        self.end /= 2;
+        let (end, bytes) = (self.end, &mut self.bytes);
+        let mut length = 0;
+        // Lists stand in the order of their bytes.
+        self.lists.retain_mut(|list| {
+            let is_kept = (list.group as usize) < end;
+            if is_kept {
+                bytes.copy_within(list.bytes.clone(), length);
+                list.bytes = length..length + list.bytes.len();
+                length = list.bytes.end;
+            }
+            is_kept
+        });
+        bytes.truncate(length);
+    }
+}
+
 impl Step {
-    /// Looks up the partners of the chunk's next keys, from the row `first` on.
+    /// Looks up the partners of the chunk's next keys, from the row `first` on: those of about `most` rows, or fewer,
+    /// if all that is kept of them has no room.
     pub fn begin(
         layout: &JoinLayout,
         chunk: &Chunk,
         first: usize,
+        most: usize,
         kept: &mut Kept<'_>,
     ) -> Result<Self> {
         let mut groups = Vec::new();
         let mut firsts = Vec::new();
         let mut end = first;
-        while end < chunk.len() && end - first < STEP_ROWS {
+        while end < chunk.len() && end - first < most {
             let start = end;
             end = chunk.end_of_key(start);
             let right = chunk.first_right(start..end);
@@ -115,13 +162,41 @@ impl Step {
             came_out: HashSet::new(),
             at: Position::default(),
             end,
+            is_cut: false,
             looked_up: [0, 0],
             asked: [None, None],
         };
+        let mut found = LookUp {
+            end: step.groups.len(),
+            lists: Vec::new(),
+            bytes: Vec::new(),
+        };
         for side in [LEFT, RIGHT] {
-            step.look_up(layout, chunk, &firsts, side, kept)?;
+            step.look_up(layout, chunk, &firsts, side, kept, &mut found)?;
+        }
+        step.is_cut = found.end < step.groups.len();
+        step.groups.truncate(found.end);
+        step.end = step
+            .groups
+            .last()
+            .map_or(first, |group| group.new[RIGHT].end);
+        step.bytes = found.bytes;
+        // Stable, so that the lists of a key stay in the order of their runs.
+        found.lists.sort_by_key(|list| (list.side, list.group));
+        for lists in found
+            .lists
+            .chunk_by(|a, b| (a.side, a.group) == (b.side, b.group))
+        {
+            let start = step.old.len();
+            let (side, group) = (lists[0].side, lists[0].group as usize);
+            step.expand(layout, side, lists, kept)?;
+            step.groups[group].old[side] = start..step.old.len();
         }
         Ok(step)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.old.capacity() * size_of::<OldRow>()
     }
 
     /// Finds the kept rows of one side for the keys that have new rows of the other.
@@ -132,10 +207,11 @@ impl Step {
         firsts: &[u32],
         side: usize,
         kept: &mut Kept<'_>,
+        found: &mut LookUp,
     ) -> Result<()> {
         let keys = ChunkKeys { chunk, firsts };
         let wanted: Vec<u32> = (0u32..)
-            .zip(&self.groups)
+            .zip(&self.groups[..found.end])
             .filter(|(_, group)| !group.new[1 - side].is_empty())
             .map(|(at, _)| at)
             .collect();
@@ -151,53 +227,46 @@ impl Step {
         let asked = spans.iter().flatten().filter(|span| !span.is_empty());
         self.asked[side] = asked.copied().reduce(Span::around);
         let spent = Beside::start();
-        let mut lists: Vec<List> = Vec::new();
         let mut scratch = Vec::new();
-        let (bytes, chunk_number) = (&mut self.bytes, kept.chunk);
+        let (room, chunk_number) = (kept.room, kept.chunk);
         for (at, part) in kept.parts.iter_mut() {
             if side_of(*at) != side || part.is_dropped {
                 continue;
             }
-            let wanted = match &spans {
+            let mut wanted = match &spans {
                 Some(spans) => Cow::Owned(meeting(&wanted, spans, span_of(*at, layout.slice_us))),
                 None => Cow::Borrowed(&wanted),
             };
-            if wanted.is_empty() {
-                continue;
-            }
             let committed = part.runs.len();
             for (place, run) in part.older_than(chunk_number).enumerate() {
+                if wanted
+                    .last()
+                    .is_some_and(|last| *last as usize >= found.end)
+                {
+                    let left = wanted.partition_point(|group| (*group as usize) < found.end);
+                    wanted.to_mut().truncate(left);
+                }
+                if wanted.is_empty() {
+                    break;
+                }
                 run.find(
                     &keys,
                     &wanted,
                     kept.counters,
                     &mut scratch,
                     |group, list| {
-                        let start = bytes.len();
-                        bytes.extend_from_slice(list);
-                        lists.push(List {
-                            group,
-                            part: *at,
-                            is_committed: place < committed,
-                            bytes: start..bytes.len(),
-                        });
+                        if (group as usize) < found.end {
+                            found.add(side, group, *at, place < committed, list);
+                        }
+                        while found.bytes.len() > room && found.end > 1 {
+                            found.halve();
+                        }
                         Ok(())
                     },
                 )?;
             }
         }
         kept.counters.lookup_ns += spent.ns();
-        // Stable, so that the lists of a key stay in the order of their runs.
-        lists.sort_by_key(|list| list.group);
-        let mut rest = lists.as_slice();
-        while let Some(first) = rest.first() {
-            let same = rest.iter().take_while(|list| list.group == first.group);
-            let (now, later) = rest.split_at(same.count());
-            let start = self.old.len();
-            self.expand(layout, side, now, kept)?;
-            self.groups[first.group as usize].old[side] = start..self.old.len();
-            rest = later;
-        }
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::join::chunk::Chunk;
 use crate::join::expiry::{Expiring, Expiry, alone_row};
 use crate::join::held::{Ahead, HeldRun, Missing};
 use crate::join::layout::{JoinLayout, LEFT, RIGHT};
-use crate::join::matching::{Kept, Matched, Step};
+use crate::join::matching::{Kept, Matched, STEP_ROWS, Step};
 use crate::join::memory::{Asked, Shares};
 use crate::join::part::{Part, end_of, side_of};
 use crate::join::record;
@@ -52,14 +52,33 @@ pub struct JoinStore {
     /// Blocks that were read ahead.
     read_ahead: u64,
     alone: Alone,
+    /// Rows of a chunk whose keys are looked up together next.
+    step_rows: usize,
 }
 
+/// The share of the memory that may be taken by kept rows while their partners are joined with them, and at least so many
+/// bytes.
+const STEP_SHARE: usize = 8;
+const LEAST_STEP_BYTES: usize = 1 << 20;
 /// The share of the memory that may be taken by rows that expire next.
 const ALONE_SHARE: usize = 8;
 
 struct Firing {
     before: i64,
     phase: Phase,
+}
+
+impl Firing {
+    /// What is held of chunks that were flushed and of kept rows.
+    fn memory_bytes(&self) -> usize {
+        match &self.phase {
+            Phase::Joining { loaded, step, .. } => {
+                loaded.as_ref().map_or(0, Chunk::memory_bytes)
+                    + step.as_ref().map_or(0, Step::memory_bytes)
+            }
+            Phase::Expiring(_) | Phase::Done => 0,
+        }
+    }
 }
 
 enum Phase {
@@ -100,6 +119,7 @@ impl JoinStore {
             asked: [Asked::default(), Asked::default()],
             read_ahead: 0,
             alone: Alone::default(),
+            step_rows: STEP_ROWS,
         })
     }
 
@@ -272,9 +292,16 @@ impl JoinStore {
                     evicted: self.evicted,
                     chunk: number,
                     marked: &self.marked,
+                    room: (self.memory_limit / STEP_SHARE).max(LEAST_STEP_BYTES),
                     counters: &mut self.counters,
                 };
-                let begun = Step::begin(&layout, chunk, *at, &mut kept)?;
+                let begun = Step::begin(&layout, chunk, *at, self.step_rows, &mut kept)?;
+                // Keys that had no room were looked up in vain: the next step asks for few more than had some.
+                let fitting = match begun.is_cut {
+                    true => begun.end - *at,
+                    false => self.step_rows,
+                };
+                self.step_rows = (2 * fitting).min(STEP_ROWS);
                 for side in [LEFT, RIGHT] {
                     self.wanted[side] += begun.looked_up[side];
                     self.asked[side].add(begun.asked[side]);
@@ -495,7 +522,11 @@ impl JoinStore {
         let held: usize = self.parts.values().map(Part::memory_bytes).sum();
         Stats {
             rows: parts().map(|part| part.rows).sum(),
-            memory_bytes: (held + self.chunk.memory_bytes() + self.alone.memory_bytes()) as u64,
+            memory_bytes: (held
+                + self.chunk.memory_bytes()
+                + self.alone.memory_bytes()
+                + self.firing.as_ref().map_or(0, Firing::memory_bytes))
+                as u64,
             run_bytes,
             live_bytes: run_bytes,
             runs: parts().map(|part| part.runs.len() as u64).sum(),
