@@ -140,7 +140,8 @@ def rehearse(spark: SparkSession, job: Job, workload: StreamingWorkload) -> None
     rehearsal = msgspec.structs.replace(job, data=str(data), directory=str(directory))
     with running(spark, rehearsal, workload, files_per_batch=files_per_batch) as query:
         query.awaitTermination()
-    shutil.rmtree(directory)
+    # Spark's stores may still be tidying up their files; what is left goes with the run.
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def checkpoint_directory(job: Job) -> Path:
