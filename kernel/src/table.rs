@@ -647,4 +647,52 @@ mod tests {
         assert_eq!(table.value(10_000), value);
         Ok(())
     }
+
+    #[test]
+    fn entries_keep_what_they_have_when_others_go_and_the_room_is_used_again() -> Result<()> {
+        let shape = RowShape {
+            key_width: None,
+            value_width: None,
+        };
+        let mut table = Table::new(shape);
+        let key = |number: u32| vec![number as u8; 1 + number as usize % 5];
+        let value = |number: u32| vec![!number as u8; number as usize % 90];
+        let longer = |number: u32| vec![number as u8; 200 + number as usize % 7];
+        for number in 0..5_000u32 {
+            let (key, value) = (key(number), value(number));
+            let row = Row {
+                hash: u64::from(number) << 32,
+                tombstone: false,
+                key: &key,
+                value: &value,
+            };
+            table.add(row, 1)?;
+        }
+        // Values that grew lie behind all others, in another order.
+        for number in (0..5_000).rev().filter(|number| number % 3 == 0) {
+            table.set_value(number, &longer(number));
+        }
+        table.bury(8);
+        let before = table.memory_bytes();
+        let stays = |number: u32| number % 4 != 1;
+        table.retain(2, |_, id| stays(id));
+        assert_eq!(table.live(), 3_749);
+        for (id, number) in (0..5_000).filter(|number| stays(*number)).enumerate() {
+            let id = id as u32;
+            assert_eq!(table.key(id), key(number));
+            let expected = match number {
+                8 => Vec::new(),
+                _ if number % 3 == 0 => longer(number),
+                _ => value(number),
+            };
+            assert_eq!(table.value(id), expected);
+            assert_eq!(table.find(u64::from(number) << 32, &key(number)), Some(id));
+        }
+        table.set_value(0, &[1; 10_000]);
+        assert_eq!(table.value(0), [1; 10_000]);
+        assert!(table.memory_bytes() <= before && table.used_bytes() < before);
+        table.retain(2, |_, id| id < 100);
+        assert!(table.memory_bytes() < before / 4);
+        Ok(())
+    }
 }
