@@ -4,6 +4,7 @@ by name what it can't take yet."""
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -170,3 +171,20 @@ def test_sessions_end_after_the_gap_that_a_benchmark_gives(streams: Streams) -> 
 
     bids = streams.rows["bids"].num_rows
     assert sessions(Windows()) < sessions(Windows(seconds=1)) <= bids
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_says_which_lengths_it_takes(streams: Streams, name: str) -> None:
+    query = QUERIES[name]
+
+    def plan(windows: Windows) -> str:
+        analysed = streams.result(query, windows, streaming=True)._jdf.queryExecution().analyzed()
+        # Without the numbers of expressions and watermarks.
+        return re.sub(r"#\d+|[0-9a-f-]{36}", "", analysed.toString())
+
+    other = {
+        "window": Windows(seconds=24),
+        "slide": Windows(slide_seconds=(query.window_seconds or 86_400) // 2 - 1),
+    }
+    taken = {length for length, windows in other.items() if plan(windows) != plan(Windows())}
+    assert taken == set(query.lengths)

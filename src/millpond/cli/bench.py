@@ -20,6 +20,7 @@ from millpond.cli.bench_sweep import SWEEPABLE, variations_of
 
 if TYPE_CHECKING:
     from millpond.bench.compare import Plan
+    from millpond.workloads.queries.query import PaperQuery
 
 __all__ = ["app"]
 
@@ -283,6 +284,8 @@ def queries(
             check_form(QUERIES[name].streams, input_form.value)
         except ValueError as error:
             raise typer.BadParameter(f"{name}: {error}", param_hint="--input") from None
+        slide_seconds = int(varied.get("slide", slide))
+        refuse_other_lengths(QUERIES[name], window=window_seconds, slide=slide_seconds)
         size = State(varied.get("state", state))
         crowded = crowding(QUERIES[name].streams, size.value)
         run_events = int(varied.get("events", events or 6_000_000 * crowded))
@@ -301,7 +304,7 @@ def queries(
                 batch_events=run_batch_events,
                 events_per_second=EVENTS_PER_SECOND * crowded,
                 window_seconds=window_seconds,
-                slide_seconds=int(varied.get("slide", slide)),
+                slide_seconds=slide_seconds,
                 keys=shape.keys,
                 hot_ratio=shape.hot_ratio,
                 input=input_form.value,
@@ -343,6 +346,15 @@ def refuse_all_warmup(warmup: int, rows: int, batch_rows: int, what: str) -> Non
             f"all batches are warm-up with {rows:,} {what}, {batch_rows:,} a batch; fewer of them, or more {what}",
             param_hint="--warmup",
         )
+
+
+def refuse_other_lengths(query: PaperQuery, *, window: int, slide: int) -> None:
+    """Lengths that the query has not got would do nothing."""
+    for name, seconds in (("window", window), ("slide", slide)):
+        if seconds and name not in query.lengths:
+            raise typer.BadParameter(
+                f"{query.name} has no {name} whose length could be varied", param_hint=f"--{name}"
+            )
 
 
 def _said_of(refusal: str | None) -> str:

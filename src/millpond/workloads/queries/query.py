@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-__all__ = ["Form", "PaperQuery", "Windows"]
+__all__ = ["Form", "Length", "PaperQuery", "Windows"]
 
 Mode = Literal["append", "update", "complete"]
 
@@ -23,6 +23,7 @@ class Windows:
     slide_seconds: int | None = None
 
 
+Length = Literal["window", "slide"]
 Form = Callable[["Mapping[str, DataFrame]", Windows], "DataFrame"]
 """From the named streams, Spark's or Millpond's, and tables to the result."""
 
@@ -49,6 +50,8 @@ class PaperQuery:
     window_seconds: int = 0
     """How long a window is where no benchmark says otherwise, for sessions the gap; 0 where there is none, or one
     that outlasts any benchmark."""
+    lengths: tuple[Length, ...] = ()
+    """What of `Windows` it takes."""
     filled: str = ""
     """The key column of the only stream, where all of its active keys are in the state before a run with large state
     counts; empty: the state begins empty."""
