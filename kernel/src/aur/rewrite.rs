@@ -102,9 +102,11 @@ pub fn maintain(
                     return Ok(());
                 };
                 // A batch may have begun meanwhile, and the slot be another session's.
-                match wanted.get_mut(&slot) {
-                    Some(window) if *window.key == *key => window.found.push((*id, *entry)),
-                    _ => {}
+                if let Some(window) = wanted.get_mut(&slot)
+                    && *window.key == *key
+                    && window.bounds.holds(entry.bounds.first)
+                {
+                    window.found.push((*id, *entry));
                 }
                 if let Some(input) = input {
                     moved.push(Moved {

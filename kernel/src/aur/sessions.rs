@@ -305,39 +305,44 @@ impl Sessions {
     }
 
     /// Joins what `slot` has come to touch. The first of the chain stays the first.
-    fn join(&mut self, head: u32, slot: u32, absorbed: &mut Vec<u32>) -> u32 {
+    fn join(&mut self, head: u32, mut slot: u32, absorbed: &mut Vec<u32>) -> u32 {
+        while let Some(other) = self.touched_by(head, slot) {
+            let (kept, gone) = match slot == head {
+                true => (slot, other),
+                false => (other, slot),
+            };
+            // Neither can be `gone` and the head: the head is `slot`, or comes before all others.
+            let Session {
+                bounds,
+                pieces,
+                next,
+                ..
+            } = *self.get(gone);
+            let mut before = head;
+            while self.get(before).next != gone {
+                before = self.get(before).next;
+            }
+            self.get_mut(before).next = next;
+            let session = self.get_mut(kept);
+            session.bounds.unite(&bounds);
+            session.pieces += pieces;
+            self.get_mut(gone).state = State::Absorbed;
+            self.open -= 1;
+            absorbed.push(gone);
+            // The one that is kept may be the former neighbour: what was absorbed before belongs to it too.
+            slot = kept;
+        }
+        slot
+    }
+
+    /// Another session of the chain that `slot` touches.
+    fn touched_by(&self, head: u32, slot: u32) -> Option<u32> {
         let bounds = self.get(slot).bounds;
         let mut other = head;
         while other != NONE && (other == slot || !self.touches(other, &bounds)) {
             other = self.get(other).next;
         }
-        if other == NONE {
-            return slot;
-        }
-        let (kept, gone) = match slot == head {
-            true => (slot, other),
-            false => (other, slot),
-        };
-        // Neither can be `gone` and the head: the head is `slot`, or comes before all others.
-        let Session {
-            bounds,
-            pieces,
-            next,
-            ..
-        } = *self.get(gone);
-        let mut before = head;
-        while self.get(before).next != gone {
-            before = self.get(before).next;
-        }
-        self.get_mut(before).next = next;
-        let session = self.get_mut(kept);
-        session.bounds.unite(&bounds);
-        session.pieces += pieces;
-        self.get_mut(gone).state = State::Absorbed;
-        self.open -= 1;
-        absorbed.push(gone);
-        // The one that is kept may be the former neighbour: what was absorbed before belongs to it too.
-        self.join(head, kept, absorbed)
+        (other != NONE).then_some(other)
     }
 
     /// A new session of a key that has none. It has to be put into the order of closing.
@@ -545,5 +550,28 @@ impl Sessions {
         } else if let Ok(entry) = self.table.find_entry(hash, |head| *head == slot) {
             entry.remove();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_may_join_any_number_of_sessions() {
+        const SESSIONS: i64 = 8_000;
+        let mut sessions = Sessions::new(Ending::Latest(1), Some(1), false);
+        let mut absorbed = Vec::new();
+        let hash = hash_key(b"k");
+        for number in 0..SESSIONS {
+            let row = Bounds::of_row(10 * number, 10 * number + 1);
+            sessions.add(hash, b"k", row, &mut absorbed);
+        }
+        assert_eq!(sessions.len(), SESSIONS as usize);
+        let all = Bounds::of_row(0, 10 * SESSIONS);
+        let slot = sessions.add(hash, b"k", all, &mut absorbed);
+        assert_eq!(sessions.len(), 1);
+        assert_eq!(absorbed.len(), SESSIONS as usize - 1);
+        assert_eq!(sessions.get(slot).bounds.last, 10 * SESSIONS);
     }
 }
