@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from millpond.errors import Unavailable
+from millpond.service.allocation import with_large_pages
 from millpond.service.client import ServiceClient
 from millpond.service.messages import Endpoint
 
@@ -42,7 +43,7 @@ class ServiceProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=with_large_pages(os.environ | {"PYTHONUNBUFFERED": "1"}),
             )
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
