@@ -201,3 +201,14 @@ def test_pushing_leaves_the_gil_to_other_threads() -> None:
         sys.setswitchinterval(interval)
     thread.join()
     assert passed
+
+
+def test_a_text_at_the_end_of_a_value_lies_as_it_is() -> None:
+    row = pa.struct([("at", pa.int64()), ("text", pa.string())])
+    schema = pa.schema([("k", pa.int64()), ("row", row)])
+    layout = _kernel.Layout(schema, 1, [("max", [1], None)])
+    combiner = _kernel.Combiner(layout, [0])
+    combiner.push(pa.record_batch([[1], [{"at": 5, "text": "x" * 100}]], schema=schema))
+    [(_, encoded)] = combiner.drain()
+    # Two flags, a length and the time beside the text.
+    assert len(encoded.column("value")[0].as_py()) <= 100 + 16

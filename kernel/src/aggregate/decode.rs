@@ -46,15 +46,9 @@ impl<'a> Values<'a> {
         let mut start = 0;
         for (i, value) in self.values.iter().enumerate() {
             let bytes = cell.bytes(value, self.tails.get_mut(i).unwrap_or(&mut start))?;
-            rows.push(match value[cell.at] {
-                VALUE => bytes,
-                _ => cell.null_row.as_slice(),
-            });
+            rows.push((value[cell.at] == VALUE).then_some(bytes));
         }
-        let mut columns = cell.codec.decode(&rows)?;
-        columns
-            .pop()
-            .ok_or_else(|| Error::damaged(ENCODED_ROWS, "a cell without a column"))
+        cell.decode(&rows)
     }
 }
 

@@ -4,10 +4,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
 use arrow_buffer::BooleanBuffer;
-use arrow_row::Rows;
 use arrow_schema::DataType;
 
-use super::{Aggregate, Aggregates, COUNT_OF, Cell, NULL, OVERFLOWED, Slot, VALUE, write};
+use super::cell::{Cell, CellRows};
+use super::{Aggregate, Aggregates, COUNT_OF, NULL, OVERFLOWED, Slot, VALUE, write};
 use crate::error::Result;
 
 /// Which rows of a batch count; `None`: all.
@@ -52,7 +52,7 @@ pub struct Partials {
 }
 
 struct Tail {
-    rows: Rows,
+    rows: CellRows,
     /// Where the cell's flag lies in the fixed part.
     flag: usize,
     /// Whether the row's end is written before it.
@@ -83,12 +83,10 @@ impl Partials {
         out.extend_from_slice(fixed);
         for tail in &self.tails {
             if fixed[tail.flag] == VALUE {
-                let bytes = tail.rows.row(row);
-                let bytes = bytes.data();
                 if tail.with_end {
-                    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                    out.extend_from_slice(&(tail.rows.len(row) as u32).to_le_bytes());
                 }
-                out.extend_from_slice(bytes);
+                tail.rows.append(row, out);
             }
         }
     }
@@ -203,7 +201,7 @@ impl Aggregate {
                     top.write_one(&mut out[row * stride..(row + 1) * stride], length);
                 });
                 partials.tails.push(Tail {
-                    rows: encoded,
+                    rows: CellRows::Whole(encoded),
                     flag: top.at,
                     with_end: top.writes_ends(),
                 });
@@ -235,18 +233,19 @@ fn write_cell(
     valid: &RowMask,
     partials: &mut Partials,
 ) -> Result<()> {
-    let encoded = cell.codec.encode(&[cell.ordering.apply(column)?])?;
+    let encoded = cell.encode(column)?;
     let (rows, stride) = (column.len(), partials.stride);
     let out = partials.fixed.as_mut_slice();
     set.each(rows, |row| out[row * stride + cell.at] = NULL);
     valid.each(rows, |row| {
         let at = row * stride + cell.at;
-        let bytes = encoded.row(row).data();
         out[at] = VALUE;
-        match cell.is_variable() {
-            false => write(out, at + 1, bytes),
+        match &encoded {
+            CellRows::Whole(rows) if !cell.is_variable() => {
+                write(out, at + 1, rows.row(row).data());
+            }
             // A column of one batch holds less than 4 GiB, so no value's length leaves u32.
-            true => write(out, at + 1, &(bytes.len() as u32).to_le_bytes()),
+            rows => write(out, at + 1, &(rows.len(row) as u32).to_le_bytes()),
         }
     });
     if cell.is_variable() {

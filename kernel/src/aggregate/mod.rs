@@ -3,6 +3,7 @@
 //! A value is a fixed part, in which every aggregate has its slot, and a tail with the bytes of cells whose width
 //! varies, in the order of the slots. All zeros with no tail is the empty state.
 
+mod cell;
 mod decode;
 mod encode;
 mod merge;
@@ -10,9 +11,9 @@ mod top;
 
 use arrow_schema::{DataType, Field, Schema};
 
-use crate::codec::{ENCODED_ROWS, Ordering, RowCodec};
 use crate::error::{Error, Result};
 
+use cell::Cell;
 pub use decode::Values;
 pub use encode::{Partials, RowMask};
 use top::{TOP_BYTES, Top};
@@ -35,64 +36,6 @@ pub enum BitOp {
     And,
     Or,
     Xor,
-}
-
-/// A flag and the row encoding of one value: in place where the type is of fixed width, else its length in place
-/// and its bytes in the tail.
-#[derive(Debug)]
-pub struct Cell {
-    at: usize,
-    data_type: DataType,
-    codec: RowCodec,
-    ordering: Ordering,
-    null_row: Vec<u8>,
-}
-
-impl Cell {
-    fn new(at: usize, data_type: &DataType, ordered: bool) -> Result<Self> {
-        let types = std::slice::from_ref(data_type);
-        let codec = RowCodec::new(types)?;
-        let ordering = match ordered {
-            true => Ordering::of(data_type)?,
-            false => Ordering::AsIs,
-        };
-        let null_row = codec.null_row(types)?;
-        Ok(Self {
-            at,
-            data_type: data_type.clone(),
-            codec,
-            ordering,
-            null_row,
-        })
-    }
-
-    /// Bytes in the fixed part.
-    fn len(&self) -> usize {
-        1 + self.codec.width().unwrap_or(LENGTH_BYTES)
-    }
-
-    fn end(&self) -> usize {
-        self.at + self.len()
-    }
-
-    fn is_variable(&self) -> bool {
-        self.codec.width().is_none()
-    }
-
-    /// The encoded value; a variable one is taken from `tail`, the place reached in the value's tail.
-    fn bytes<'a>(&self, value: &'a [u8], tail: &mut usize) -> Result<&'a [u8]> {
-        if let Some(width) = self.codec.width() {
-            return Ok(&value[self.at + 1..self.at + 1 + width]);
-        }
-        let length = read_u32(value, self.at + 1) as usize;
-        let end = tail.checked_add(length).filter(|end| *end <= value.len());
-        let end = end.ok_or_else(|| {
-            Error::damaged(ENCODED_ROWS, "a value is shorter than its lengths say")
-        })?;
-        let bytes = &value[*tail..end];
-        *tail = end;
-        Ok(bytes)
-    }
 }
 
 const LENGTH_BYTES: usize = 4;

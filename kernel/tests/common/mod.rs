@@ -18,8 +18,8 @@ use arrow_array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array,
     DurationMicrosecondArray, FixedSizeBinaryArray, Float32Array, Float64Array, Int8Array,
     Int16Array, Int32Array, Int64Array, IntervalDayTimeArray, IntervalMonthDayNanoArray,
-    IntervalYearMonthArray, LargeStringArray, RecordBatch, StringArray, StructArray,
-    Time64NanosecondArray, TimestampMicrosecondArray, UInt16Array, make_array,
+    IntervalYearMonthArray, LargeBinaryArray, LargeStringArray, RecordBatch, StringArray,
+    StructArray, Time64NanosecondArray, TimestampMicrosecondArray, UInt16Array, make_array,
 };
 use arrow_data::transform::MutableArrayData;
 use arrow_schema::{DataType, Field, Schema};
@@ -137,6 +137,21 @@ pub fn pools() -> Vec<Pool> {
             Some(""),
             Some("b"),
         ])))),
+        Arc::new(structs(Arc::new(LargeBinaryArray::from(vec![
+            Some(b"z".as_slice()),
+            None,
+            Some(b""),
+            Some(b"b"),
+        ])))),
+        Arc::new(StructArray::from(vec![(
+            Arc::new(Field::new("a", DataType::Utf8, true)),
+            Arc::new(StringArray::from(vec![
+                None,
+                Some(""),
+                Some("a"),
+                Some("ab"),
+            ])) as ArrayRef,
+        )])),
         Arc::new(lists.finish()),
     ];
     let unordered: Vec<ArrayRef> = vec![
