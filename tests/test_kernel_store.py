@@ -340,7 +340,25 @@ def test_the_statistics_have_all_their_names(shard: Shard) -> None:
         "removal_ns",
     }
     assert (stats["rows"], stats["runs"], stats["gets"], stats["block_reads"]) == (1, 1, 1, 0)
-    assert set(shard.store.slice_stats(0)) == {"rows", "live_bytes", "run_bytes", "runs"}
+    assert set(shard.store.slice_stats(0)) == {"rows", "live_bytes", "run_bytes", "runs", "vain_ns"}
+
+
+def test_what_a_merge_would_have_spared_look_ups_is_counted_until_there_is_one(shard: Shard) -> None:
+    for first in range(0, 20_000, 5_000):
+        shard.merge([(key, 1) for key in range(first, first + 5_000)])
+        shard.commit()
+    # All groups were in memory so far.
+    assert shard.store.slice_stats(0)["vain_ns"] == 0
+    shard.reopen()
+    shard.merge([(key, 1) for key in range(20_000, 25_000)])
+    shard.commit()
+    assert shard.store.slice_stats(0)["vain_ns"] > 0
+    shard.compact(0)
+    assert shard.store.slice_stats(0)["vain_ns"] == 0
+    shard.reopen()
+    shard.merge([(key, 1) for key in range(25_000, 30_000)])
+    # One run is what a merge leaves.
+    assert shard.store.slice_stats(0)["vain_ns"] == 0
 
 
 def test_looking_for_cold_groups_takes_time_of_its_own(shard: Shard) -> None:

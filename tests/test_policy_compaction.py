@@ -88,6 +88,51 @@ def test_many_runs_come_down_to_the_bound_at_once():
     assert decide(view, LIMITS) == Merge(7, 13)
 
 
+def test_runs_wait_until_they_have_cost_look_ups_as_much_as_their_merge():
+    runs = (100 * MIB, *(MIB,) * 8)
+    spared_ns = 2 * sum(runs[1:])
+    assert decide(SliceView(runs, sum(runs), vain_ns=spared_ns - 1), LIMITS) == Rest()
+    assert decide(SliceView(runs, sum(runs), vain_ns=spared_ns), LIMITS) == Merge(1, 8)
+    # Up to the bound they are left alone, whatever they cost.
+    assert decide(SliceView(runs[:8], sum(runs[:8]), vain_ns=1 << 60), LIMITS) == Rest()
+
+
+def test_runs_that_nobody_asks_do_not_become_ever_more():
+    runs = (MIB,) * 32
+    assert decide(SliceView(runs, sum(runs), vain_ns=0), LIMITS) == Rest()
+    assert decide(SliceView((*runs, MIB), 33 * MIB, vain_ns=0), LIMITS) == Merge(0, 33)
+
+
+def test_small_runs_are_not_waited_for():
+    assert decide(SliceView((7_000,) * 9, 63_000, vain_ns=0), LIMITS) == Merge(0, 9)
+
+
+def test_garbage_is_merged_whatever_look_ups_cost():
+    view = SliceView((10 * MIB, 3 * MIB, 3 * MIB), 10 * MIB, vain_ns=0)
+    assert decide(view, LIMITS) == Merge(0, 3)
+
+
+@pytest.mark.parametrize("asked_ns", [0, 1_000, 100_000, 10_000_000])
+def test_look_ups_and_merges_together_cost_no_more_than_with_merges_at_once(asked_ns):
+    """Each batch looks for new keys, which takes `asked_ns` in each run."""
+
+    def cost(waits):
+        runs, vain_ns, total_ns = (), 0, 0
+        for batch in range(1, 401):
+            runs = (*runs, MIB)
+            vain_ns += asked_ns * (len(runs) - 1)
+            total_ns += asked_ns * (len(runs) - 1)
+            view = SliceView(runs, batch * MIB, vain_ns=vain_ns if waits else None)
+            decision = decide(view, LIMITS)
+            if isinstance(decision, Merge):
+                after = obey(view, decision)
+                total_ns += 2 * after.run_bytes[-1]
+                runs, vain_ns = after.run_bytes, 0
+        return total_ns
+
+    assert cost(waits=True) <= 1.1 * cost(waits=False)
+
+
 def simulate(batches, live_after):
     """Write amplification of a table that gets a run of 1 MiB with each batch."""
     runs: tuple[int, ...] = ()

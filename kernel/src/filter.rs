@@ -86,17 +86,6 @@ impl Filter {
     }
 
     #[inline]
-    fn masks(hash: u64) -> [u64; 8] {
-        let mut bits = spread(hash);
-        let mut masks = [0; 8];
-        for _ in 0..PROBES {
-            masks[(bits >> 61) as usize] |= 1 << ((bits >> 55) & 63);
-            bits = bits.rotate_left(9);
-        }
-        masks
-    }
-
-    #[inline]
     pub fn insert(&mut self, hash: u64) {
         let line = self.line(hash);
         let words = &mut self.lines[line].0;
@@ -120,11 +109,14 @@ impl Filter {
 
     #[inline]
     pub fn may_hold(&self, hash: u64) -> bool {
-        let line = &self.lines[self.line(hash)];
-        line.0
-            .iter()
-            .zip(Self::masks(hash))
-            .all(|(word, mask)| word & mask == mask)
+        let words = &self.lines[self.line(hash)].0;
+        let bits = spread(hash);
+        // Without a branch for each bit: which of them is missing can't be foretold.
+        let seen = (0..PROBES).fold(1, |seen, probe| {
+            let bits = bits.rotate_left(9 * probe);
+            seen & (words[(bits >> 61) as usize] >> ((bits >> 55) & 63))
+        });
+        seen == 1
     }
 
     #[inline]

@@ -56,33 +56,38 @@ impl Counters {
     }
 }
 
-/// Key numbers in the order of runs.
-pub fn sorted_like_runs<K: Keys>(keys: &K, rows: &[u32]) -> Vec<u32> {
+/// A key to look for: its hash and its number. Every run is asked by hash, which is looked up once.
+pub type Wanted = (u64, u32);
+
+/// Keys in the order of runs.
+pub fn sorted_like_runs<K: Keys>(keys: &K, rows: &[u32]) -> Vec<Wanted> {
     let items = rows
         .iter()
         .map(|row| (keys.hash(*row as usize), *row))
         .collect();
     let by_key = |a: u32, b: u32| keys.key(a as usize).cmp(keys.key(b as usize));
-    let sorted = sort_by_hash(items, by_key);
-    sorted.into_iter().map(|(_, row)| row).collect()
+    sort_by_hash(items, by_key)
 }
 
-/// Looks for the keys numbered in `wanted`, sorted as runs are, and hands each row found, tombstones included, to
-/// `found` with the number of its key and its run's place in `newest_first`.
+/// Looks for the keys, sorted as runs are, and hands each row found, tombstones included, to
+/// `found` with the number of its key and its run's place in `newest_first`. Returns the nanoseconds that went into runs
+/// without the keys, those of the newest left out: what a merge of all runs would have spared.
 pub fn find_in_runs<'r, K: Keys>(
     newest_first: impl Iterator<Item = &'r Run>,
     keys: &K,
-    mut wanted: Vec<u32>,
+    mut wanted: Vec<Wanted>,
     counters: &mut Counters,
     mut found: impl FnMut(u32, Row<'_>, usize) -> Result<()>,
-) -> Result<()> {
+) -> Result<u64> {
     let spent = Beside::start();
+    let mut vain_ns = 0;
     let mut bytes = Vec::new();
     for (place, run) in newest_first.enumerate() {
         if wanted.is_empty() {
             break;
         }
-        let probes = probes_of(run, keys, &wanted, counters);
+        let (asked, started) = (wanted.len() as u64, Instant::now());
+        let probes = probes_of(run, wanted.len(), |at| wanted[at].0, counters);
         let mut done = vec![false; wanted.len()];
         let mut rest = probes.as_slice();
         while let Some((first, _)) = rest.first() {
@@ -93,8 +98,8 @@ pub fn find_in_runs<'r, K: Keys>(
             counters.count_read(end - first, bytes.len(), began);
             counters.disk_probes += now.len() as u64;
             for (block, at) in now {
-                let row = wanted[*at];
-                let (hash, key) = (keys.hash(row as usize), keys.key(row as usize));
+                let (hash, row) = wanted[*at];
+                let key = keys.key(row as usize);
                 match run.find_in_block(block_bytes(run, *first, *block, &bytes), hash, key)? {
                     Some(hit) => {
                         done[*at] = true;
@@ -107,34 +112,37 @@ pub fn find_in_runs<'r, K: Keys>(
         }
         let mut done = done.into_iter();
         wanted.retain(|_| done.next() != Some(true));
+        if place > 0 {
+            vain_ns += started.elapsed().as_nanos() as u64 * wanted.len() as u64 / asked;
+        }
     }
     counters.lookup_ns += spent.ns();
-    Ok(())
+    Ok(vain_ns)
 }
 
-/// The blocks to read for the keys that the filter lets pass, as (block, place in `wanted`), in order.
-pub(crate) fn probes_of<K: Keys>(
+/// The blocks to read for the keys that the filter lets pass, as (block, number of the key), in order. `hash` gives the
+/// hashes of so many keys, which stand in their order.
+pub(crate) fn probes_of(
     run: &Run,
-    keys: &K,
-    wanted: &[u32],
+    keys: usize,
+    hash: impl Fn(usize) -> u64,
     counters: &mut Counters,
 ) -> Vec<(usize, usize)> {
+    let filter = run.filter();
     let mut probes = Vec::new();
-    for (at, row) in wanted.iter().enumerate() {
-        if let Some(ahead) = wanted.get(at + PREFETCH) {
-            run.filter().prefetch(keys.hash(*ahead as usize));
+    for at in 0..keys {
+        if at + PREFETCH < keys {
+            filter.prefetch(hash(at + PREFETCH));
         }
-        let hash = keys.hash(*row as usize);
         // The filter first: it is one line of memory, where the index is searched.
-        let block = match run.filter().may_hold(hash) {
-            true => run.block_of(hash),
-            false => None,
-        };
-        match block {
-            Some(block) => probes.push((block, at)),
-            None => counters.filter_negatives += 1,
+        let hash = hash(at);
+        if filter.may_hold(hash)
+            && let Some(block) = run.block_of(hash)
+        {
+            probes.push((block, at));
         }
     }
+    counters.filter_negatives += (keys - probes.len()) as u64;
     probes
 }
 

@@ -385,6 +385,7 @@ impl PyStore {
             ("live_bytes", stats.live_bytes),
             ("run_bytes", stats.run_bytes),
             ("runs", stats.runs),
+            ("vain_ns", stats.vain_ns),
         ]))
     }
 

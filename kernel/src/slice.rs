@@ -80,6 +80,8 @@ pub struct Slice {
     committed_rows: u64,
     is_committed: bool,
     is_dropped: bool,
+    /// What look-ups spent in runs without their keys, since runs were last merged.
+    vain_ns: u64,
 }
 
 impl Slice {
@@ -93,6 +95,7 @@ impl Slice {
             committed_rows: 0,
             is_committed: false,
             is_dropped: false,
+            vain_ns: 0,
         }
     }
 
@@ -120,6 +123,10 @@ impl Slice {
     }
     pub fn is_dropped(&self) -> bool {
         self.is_dropped
+    }
+    /// Nanoseconds that look-ups would have been spared by a merge, since the last one.
+    pub fn vain_ns(&self) -> u64 {
+        self.vain_ns
     }
 
     /// Every group is in memory, so a key that is not there does not exist.
@@ -313,7 +320,7 @@ impl Slice {
         })?;
         counters.memory_hits += (order.len() - missing.len()) as u64;
         let mut missing = sorted_like_runs(keys, &missing);
-        missing.dedup_by(|a, b| keys.key(*a as usize) == keys.key(*b as usize));
+        missing.dedup_by(|(_, a), (_, b)| keys.key(*a as usize) == keys.key(*b as usize));
         let Self {
             table,
             runs,
@@ -325,7 +332,7 @@ impl Slice {
             .rev()
             .chain(runs.iter().rev())
             .map(Arc::as_ref);
-        find_in_runs(newest_first, keys, missing, counters, |_, row, place| {
+        self.vain_ns += find_in_runs(newest_first, keys, missing, counters, |_, row, place| {
             if row.tombstone {
                 return Ok(());
             }
@@ -336,7 +343,8 @@ impl Slice {
                 table.add(row, epoch - 1)?;
             }
             Ok(())
-        })
+        })?;
+        Ok(())
     }
 
     /// Hands the values of the groups that exist to `each`, with the number of their key.
@@ -364,7 +372,7 @@ impl Slice {
         }
         let missing = sorted_like_runs(keys, &missing);
         let newest_first = self.pending.iter().rev().chain(self.runs.iter().rev());
-        find_in_runs(
+        self.vain_ns += find_in_runs(
             newest_first.map(Arc::as_ref),
             keys,
             missing,
@@ -373,7 +381,8 @@ impl Slice {
                 true => Ok(()),
                 false => each(row, hit.value),
             },
-        )
+        )?;
+        Ok(())
     }
 
     /// Hands the values of the groups that exist to `each`, which says what becomes of them. No key comes twice.
@@ -423,7 +432,7 @@ impl Slice {
                 ..
             } = self;
             let newest_first = pending.iter().rev().chain(runs.iter().rev());
-            find_in_runs(
+            self.vain_ns += find_in_runs(
                 newest_first.map(Arc::as_ref),
                 keys,
                 missing,
@@ -652,6 +661,7 @@ impl Slice {
             )));
         };
         self.runs.splice(first..end, [run]);
+        self.vain_ns = 0;
         Ok(())
     }
 }

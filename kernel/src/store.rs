@@ -55,6 +55,7 @@ pub struct SliceStats {
     pub live_bytes: u64,
     pub run_bytes: u64,
     pub runs: u64,
+    pub vain_ns: u64,
 }
 
 impl Store {
@@ -377,6 +378,7 @@ impl Store {
             live_bytes: slice.live_bytes(),
             run_bytes: slice.run_totals().0,
             runs: slice.runs().len() as u64,
+            vain_ns: slice.vain_ns(),
         })
     }
 
@@ -447,8 +449,9 @@ impl Store {
         if clean.values().sum::<usize>() < tables / 8 {
             return;
         }
-        // Well below the budget, so that this does not come again with the next few rows.
-        let target = budget / 10 * 7;
+        // Half of it, because what stays is moved: down to seven tenths, cutting tables cost two and a half times as
+        // much for each entry that goes.
+        let target = budget / 2;
         let mut oldest_kept = u32::MAX;
         let mut room_in_oldest = 0;
         for (epoch, bytes) in clean.iter().rev() {

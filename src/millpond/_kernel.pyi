@@ -213,7 +213,8 @@ class Store:
     def run_lengths(self, slice: int) -> list[tuple[int, int]]:
         """(length, rows) of the committed runs, oldest first."""
     def slice_stats(self, slice: int) -> dict[str, int]:
-        """rows, live_bytes, run_bytes, runs."""
+        """rows, live_bytes, run_bytes, runs, vain_ns: what look-ups spent in runs without their keys, which a merge
+        would have spared, since the last merge."""
     def stats(self) -> dict[str, int]:
         """rows, memory_bytes, run_bytes, live_bytes, runs, gets, memory_hits, filter_negatives, disk_probes (of
         key and run), block_reads, read_requests, read_wait_ns, false_positives, read_bytes, lookup_ns,

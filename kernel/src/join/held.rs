@@ -217,7 +217,8 @@ impl HeldRun {
         mut found: impl FnMut(u32, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let run = &*self.opened(counters)?;
-        let probes = probes_of(run, keys, wanted, counters);
+        let hash = |at: usize| keys.hash(wanted[at] as usize);
+        let probes = probes_of(run, wanted.len(), hash, counters);
         let in_memory = probes.partition_point(|(block, _)| *block < self.held);
         let (held, mut rest) = probes.split_at(in_memory);
         let mut look = |bytes: &[u8], at: usize, counters: &mut Counters| -> Result<()> {

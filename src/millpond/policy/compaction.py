@@ -1,11 +1,13 @@
 """When to merge the runs of a table, and when to rewrite packs that mostly hold garbage.
 
-Two bounds: bytes on disk for each live byte, and runs that a read may have to look into. The first holds for all
-packs together, whatever their garbage is: rows of runs that newer ones replaced or that were given out, and runs that
-nobody needs any more in packs that others share. A table is merged as soon as it exceeds the bound by itself. Within
-them the least is written: a table that only grows is merged by tiers of size (each byte about log2 times), one whose
-keys are overwritten is merged whole when its garbage is due (each byte about `amplification / (amplification
-- 1)` times).
+Two bounds: bytes on disk for each live byte, and runs that a read may have to look into. The first holds for
+all packs together, whatever their garbage is: rows of runs that newer ones replaced or that were given out, and
+runs that nobody needs any more in packs that others share. A table is merged as soon as it exceeds the bound by
+itself. The second is there for reads: where a table says what its runs have cost them, it waits until that is
+as much as the merge would cost, so that neither is paid much more than the other. Within both the least is
+written: a table that only grows is merged by tiers of size (each byte about log2 times), one whose keys are
+overwritten is merged whole when its garbage is due (each byte about `amplification / (amplification - 1)`
+times).
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ __all__ = [
 
 _TIER_RATIO = 2
 """An older run joins a merge if it is at most so many times as large as all newer ones together."""
+_MERGE_NS_PER_BYTE = 2
+"""What it takes to write a byte of a run anew, beside the batches: reading, comparing, checksums, the page cache."""
+_MOST_RUNS = 4
+"""So many times the bound on runs is never exceeded: each is a file to open at a restart."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_space_amplification: float
     max_runs: int
     small_bytes: int = 64 << 10
-    """Below this, garbage is not worth a rewrite."""
+    """Below this, garbage is not worth a rewrite, and a merge costs next to nothing."""
 
 
 class SliceView(msgspec.Struct, frozen=True):
@@ -47,6 +53,8 @@ class SliceView(msgspec.Struct, frozen=True):
 
     run_bytes: tuple[int, ...]
     live_bytes: int
+    vain_ns: int | None = None
+    """What look-ups spent in runs without their keys since the last merge; None: nobody knows."""
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -68,7 +76,8 @@ class PackUse(msgspec.Struct, frozen=True):
 
 
 def decide(view: SliceView, limits: Limits) -> Merge | Rest:
-    """Obeying once brings the table within both bounds, as far as `live_bytes` is right."""
+    """Obeying once brings the table within the bound on bytes, as far as `live_bytes` is right, and within that on
+    runs where these have cost enough."""
     runs = len(view.run_bytes)
     total_bytes = sum(view.run_bytes)
     # A single run holds no garbage of its own; rewriting it could go on for ever if `live_bytes` is too low.
@@ -78,8 +87,18 @@ def decide(view: SliceView, limits: Limits) -> Merge | Rest:
         return Merge(0, runs)
     if runs > limits.max_runs:
         count = max(_tier(view.run_bytes), runs - limits.max_runs + 1)
-        return Merge(runs - count, count)
+        if runs > _MOST_RUNS * limits.max_runs or _pays(view, count, limits):
+            return Merge(runs - count, count)
     return Rest()
+
+
+def _pays(view: SliceView, count: int, limits: Limits) -> bool:
+    """Whether the runs have cost as much as it would take to merge so many of the newest; of small ones, a merge
+    costs less than that there are many."""
+    merged_bytes = sum(view.run_bytes[-count:])
+    if view.vain_ns is None or merged_bytes <= limits.small_bytes:
+        return True
+    return view.vain_ns >= _MERGE_NS_PER_BYTE * merged_bytes
 
 
 def decide_log(runs: tuple[PackUse, ...], limits: Limits) -> Merge | Rest:

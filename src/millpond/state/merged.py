@@ -40,6 +40,9 @@ class StoreShard(OneStoreShard):
     def live_bytes(self, slice_: int) -> int:
         return self._store.slice_stats(slice_)["live_bytes"]
 
+    def vain_ns(self, slice_: int) -> int:
+        return self._store.slice_stats(slice_)["vain_ns"]
+
     def merge_of(self, slice_: int, first: int, count: int) -> Merge:
         layout, place = self._layout, self.place
         runs = self._store.runs(slice_)[first : first + count]

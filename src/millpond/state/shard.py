@@ -178,6 +178,10 @@ class OneStoreShard(OperatorShard):
     def live_bytes(self, slice_: int) -> int:
         """Bytes that the slice's rows would take without garbage."""
 
+    def vain_ns(self, slice_: int) -> int | None:  # noqa: ARG002
+        """What look-ups spent in runs of the slice without their keys since the last merge, if that is counted."""
+        return None
+
     @abstractmethod
     def _restore(self, slice_: int, rows: int, runs: list[tuple[RunRef, str]]) -> None:
         """Puts a committed slice in place: its runs, oldest first, each with the path of its pack."""
@@ -199,8 +203,8 @@ class OneStoreShard(OperatorShard):
     # What is the same for all
 
     def due_merge(self, slice_: int, limits: Limits) -> DueMerge | Rest:
-        refs = self._committed[slice_]
-        return decide(SliceView(tuple(ref.length for ref in refs), self.live_bytes(slice_)), limits)
+        run_bytes = tuple(ref.length for ref in self._committed[slice_])
+        return decide(SliceView(run_bytes, self.live_bytes(slice_), self.vain_ns(slice_)), limits)
 
     def run_uses(self, slice_: int) -> tuple[PackUse, ...]:
         return live_shares(tuple(ref.length for ref in self._committed[slice_]), self.live_bytes(slice_))
