@@ -113,6 +113,7 @@ def test_what_time_makes_readable_is_in_memory_before_it_is_asked_for(tmp_path: 
         after = history.stats()
         assert after["disk_probes"] == before["disk_probes"]
         assert after["memory_hits"] - before["memory_hits"] == 2 * KEYS
+        assert after["read_ahead_hits"] - before["read_ahead_hits"] > 0
         history.kernel.store.read_ahead()
 
 

@@ -106,7 +106,7 @@ impl RowCodec {
     }
 }
 
-fn undecodable() -> Error {
+pub fn undecodable() -> Error {
     Error::damaged(ENCODED_ROWS, "bytes that the layout cannot decode")
 }
 

@@ -20,6 +20,8 @@ pub struct Counters {
     pub gets: u64,
     /// Of these, keys found in memory.
     pub memory_hits: u64,
+    /// Of joins: those of them in blocks that were read ahead.
+    pub ahead_hits: u64,
     /// Pairs of key and run that cost no read.
     pub filter_negatives: u64,
     /// Pairs of key and run that cost a read.

@@ -323,8 +323,10 @@ impl PyJoinStore {
     fn stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
         let (stats, ahead) =
             self.with(py, |store| Ok((store.stats(), store.blocks_read_ahead())))?;
+        let hits = stats.counters.ahead_hits;
         let mut figures = figures(stats);
         figures.insert("read_ahead", ahead);
+        figures.insert("read_ahead_hits", hits);
         Ok(figures)
     }
 }

@@ -13,7 +13,7 @@ use arrow_row::Rows;
 use arrow_schema::{DataType, Fields};
 
 use super::{LENGTH_BYTES, read_u32};
-use crate::codec::{ENCODED_ROWS, Ordering, RowCodec};
+use crate::codec::{ENCODED_ROWS, Ordering, RowCodec, undecodable};
 use crate::error::{Error, Result};
 
 /// A flag and the encoding of one value: in place where the type is of fixed width, else its length in place and its
@@ -324,8 +324,4 @@ fn parts<O: OffsetSizeTrait>(
         Buffer::from_vec(bytes),
         valid.finish(),
     ))
-}
-
-fn undecodable() -> Error {
-    Error::damaged(ENCODED_ROWS, "bytes that the layout cannot decode")
 }

@@ -44,6 +44,8 @@ pub struct HeldRun {
     wanted: usize,
     /// Just written.
     is_new: bool,
+    /// What is held was read ahead, beside the batches.
+    is_ahead: bool,
 }
 
 /// Blocks of a run that should be in memory and are not.
@@ -87,6 +89,7 @@ impl HeldRun {
             held: 0,
             wanted: 0,
             is_new: false,
+            is_ahead: false,
         }
     }
 
@@ -172,7 +175,7 @@ impl HeldRun {
             if !self.is_new {
                 counters.count_read(ahead.blocks, ahead.bytes.len(), began);
             }
-            self.put(ahead);
+            self.put(ahead, false);
         }
         self.is_new = false;
         Ok(())
@@ -190,13 +193,14 @@ impl HeldRun {
         self.shelf.is(&ahead.of)
     }
 
-    /// Takes what was read ahead, as far as it is still wanted; returns the blocks and the bytes.
-    pub fn put(&mut self, ahead: Ahead) -> (usize, usize) {
+    /// Takes what was read, ahead of its use or for it, as far as it is still wanted; returns the blocks and the bytes.
+    pub fn put(&mut self, ahead: Ahead, is_ahead: bool) -> (usize, usize) {
         let is_wanted = ahead.bytes.len() <= self.wanted && ahead.blocks > self.held;
         if is_wanted {
             (self.bytes, self.held) = (ahead.bytes, ahead.blocks);
             self.shelf = Shelf::Open(ahead.run);
             self.is_new = false;
+            self.is_ahead = is_ahead;
         }
         // What does not fit in whole blocks is not asked for again.
         self.wanted = self.wanted.min(self.bytes.len());
@@ -232,6 +236,7 @@ impl HeldRun {
                 }
             }
         };
+        counters.ahead_hits += if self.is_ahead { held.len() as u64 } else { 0 };
         for (block, at) in held {
             counters.memory_hits += 1;
             look(block_bytes(run, 0, *block, &self.bytes), *at, counters)?;

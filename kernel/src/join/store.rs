@@ -544,7 +544,7 @@ impl JoinStore {
         let runs = self.parts.get_mut(&part).map(|part| part.runs.iter_mut());
         let held = runs.and_then(|mut runs| runs.find(|held| held.is_of(&ahead)));
         if let Some(held) = held {
-            let (blocks, bytes) = held.put(ahead);
+            let (blocks, bytes) = held.put(ahead, true);
             self.counters.read_requests += 1;
             self.counters.block_reads += blocks as u64;
             self.counters.read_bytes += bytes as u64;

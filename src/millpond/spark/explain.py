@@ -37,7 +37,7 @@ def explained(spec: OperatorSpec, stats: StatsReply) -> dict[str, Any]:
         "lookups": stats.gets,
         "memoryHitRatio": _ratio(stats.memory_hits, stats.gets),
         "readAhead": store.reads_ahead,
-        "readAheadHitRatio": _ratio(stats.read_ahead_hits, stats.gets - stats.memory_hits),
+        "readAheadHitRatio": _ratio(stats.read_ahead_hits, stats.read_ahead_hits + stats.disk_probes),
         "readAmplification": (
             _ratio(stats.read_bytes, stats.taken_bytes) if by_bytes else _ratio(stats.block_reads, stats.gets)
         ),
