@@ -135,8 +135,8 @@ class StatsReply(msgspec.Struct, frozen=True):
     """Bytes of rows that were given out from files; `read_bytes` for each of them is the read amplification."""
     index_scans: int = 0
     read_ahead: int = 0
-    """Sessions read ahead; those of them that closed before they grew; those that grew first. Of joins: blocks, and keys
-    that were found in them."""
+    """Sessions read ahead; those of them that closed before they grew; those that grew first. Of joins: blocks, and
+    keys that were found in them."""
     read_ahead_hits: int = 0
     read_ahead_evicted: int = 0
     rewritten_bytes: int = 0
