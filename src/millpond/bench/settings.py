@@ -36,7 +36,7 @@ def session_settings(cores: int, partitions: int | None = None) -> dict[str, str
         PARTITIONS: str(partitions or cores),
         "spark.driver.memory": HEAP,
         # The default collector marks beside the batches, which takes a tenth of two cores where large arrays come and
-        # go. With Q18, Spark's RocksDB was as fast with either.
+        # go. Spark's RocksDB is as fast or faster with this one too.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
