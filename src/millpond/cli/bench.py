@@ -35,6 +35,7 @@ class WorkloadGroup(TyperGroup):
 
 
 QUERIES_COMMAND = "queries"
+_OTHER_NUMBERS = "large q3, q8: ten times; lr2: a twentieth"
 app = typer.Typer(
     cls=WorkloadGroup,
     help="Compare Millpond with Spark's own state stores, with Flink, and with no state at all. "
@@ -145,11 +146,11 @@ def queries(
     ] = None,
     events: Annotated[
         int | None,
-        typer.Option(min=1, help="Events in all.", show_default="6000000; large q3, q8: ten times"),
+        typer.Option(min=1, help="Events in all.", show_default=f"6000000; {_OTHER_NUMBERS}"),
     ] = None,
     batch_events: Annotated[
         int | None,
-        typer.Option(min=1, help="Events a batch.", show_default="500000; large q3, q8: ten times"),
+        typer.Option(min=1, help="Events a batch.", show_default=f"500000; {_OTHER_NUMBERS}"),
     ] = None,
     rate: Annotated[
         str | None,
@@ -287,9 +288,9 @@ def queries(
         slide_seconds = int(varied.get("slide", slide))
         refuse_other_lengths(QUERIES[name], window=window_seconds, slide=slide_seconds)
         size = State(varied.get("state", state))
-        crowded = crowding(QUERIES[name].streams, size.value)
-        run_events = int(varied.get("events", events or 6_000_000 * crowded))
-        run_batch_events = int(varied.get("batch-events", batch_events or 500_000 * crowded))
+        crowded, thinned = crowding(QUERIES[name].streams, size.value), QUERIES[name].thinned
+        run_events = int(varied.get("events", events or 6_000_000 * crowded // thinned))
+        run_batch_events = int(varied.get("batch-events", batch_events or 500_000 * crowded // thinned))
         if live is None:
             refuse_all_warmup(warmup, run_events, run_batch_events, "events")
         default_memory = "256m" if size is State.LARGE else None
@@ -302,7 +303,7 @@ def queries(
                 size=size.value,
                 events=run_events,
                 batch_events=run_batch_events,
-                events_per_second=EVENTS_PER_SECOND * crowded,
+                events_per_second=EVENTS_PER_SECOND * crowded // thinned,
                 window_seconds=window_seconds,
                 slide_seconds=slide_seconds,
                 keys=shape.keys,

@@ -111,6 +111,7 @@ PAPERS: tuple[PaperQuery, ...] = (
         mode="append",
         window_seconds=30,
         lengths=("window", "slide"),
+        thinned=20,
         plain=_lr2,
         columns={"positions": ("ts", "vehicle", "speed", "highway", "direction", "position")},
     ),

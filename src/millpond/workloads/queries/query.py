@@ -55,5 +55,7 @@ class PaperQuery:
     filled: str = ""
     """The key column of the only stream, where all of its active keys are in the state before a run with large state
     counts; empty: the state begins empty."""
+    thinned: int = 1
+    """Runs at full speed have one event in so many, in the same time: each becomes that many rows or more."""
     comparable: bool = True
     """False: what it puts out depends on the clock."""
