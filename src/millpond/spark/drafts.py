@@ -26,7 +26,8 @@ from millpond.spark.operators import AggregateDraft, Operator, aggregate_express
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.session_rows import SessionRowsDraft
 from millpond.spark.top import is_exploded_top, marked_top
-from millpond.spark.window_rows import GroupRowsDraft, WindowRowsDraft, window_join
+from millpond.spark.window_joins import window_join
+from millpond.spark.window_rows import GroupRowsDraft, WindowRowsDraft
 from millpond.spark.windows import (
     CountForm,
     count_form,

@@ -124,7 +124,7 @@ def _pane_form(
     """Windows are cut into panes only when nothing but the grouping looks at the window column."""
     if timed_key is None or kind(timed_key) != "AttributeReference":
         return None
-    form = window_form(aggregate, timed_key)
+    form = window_form(aggregate.child(), timed_key)
     if form is None:
         return None
     others = [key for key in grouping if not key.semanticEquals(timed_key)]

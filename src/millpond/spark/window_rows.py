@@ -1,5 +1,5 @@
 """Operators that keep rows for what Spark can only compute on all of them at once: aggregates that can't be merged,
-functions of groups in pandas or Arrow, and joins of two streams by window.
+functions of groups in pandas or Arrow, and joins of two streams by window (`spark/window_joins.py`).
 
 In append mode rows are kept until their window ends; else for as long as their group is in the result. The node of
 Spark's plan stays where it is and runs as a batch operator over the rows that are given out. Rows that belong
@@ -7,8 +7,6 @@ together come from one shard, and Spark is told so: it needs no shuffle to group
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from millpond.semantics.operator import (
     Column,
@@ -31,9 +29,9 @@ from millpond.spark.operators import (
     with_window,
 )
 from millpond.spark.schemas import ArrowSettings
-from millpond.spark.windows import is_session_window, is_time_window, watermarked_key, window_form
+from millpond.spark.windows import WindowForm, is_session_window, watermarked_key, window_form
 
-__all__ = ["GroupRowsDraft", "WindowRowsDraft", "window_join"]
+__all__ = ["GroupRowsDraft", "WindowRowsDraft"]
 
 
 class WindowRowsDraft:
@@ -41,15 +39,14 @@ class WindowRowsDraft:
     keeps_node = True
     _spec_type: type[WindowRowsSpec] | type[GroupRowsSpec] = WindowRowsSpec
 
-    def __init__(self, catalyst: Catalyst, rows: GroupedRows, *, in_panes: bool = True) -> None:
-        """`in_panes`: whether rows may be kept by pane and given their windows when those end."""
+    def __init__(self, catalyst: Catalyst, rows: GroupedRows) -> None:
         self._catalyst = catalyst
         self._keys = rows.keys
         self._purpose = rows.purpose
         self._decided_by = rows.decided_by
         self._timed_key = self._time_that_ends_groups(rows.keys)
         plain = self._timed_key is not None and kind(self._timed_key) == "AttributeReference"
-        self._form = window_form(rows.node, self._timed_key) if plain and in_panes else None
+        self._form = self._form_over(rows.node.child(), self._timed_key) if plain else None
         child = rows.node.child()
         self.below = (child if self._form is None else self._form.below,)
         self._kept = [
@@ -103,6 +100,10 @@ class WindowRowsDraft:
     def _time_that_ends_groups(self, keys: list[JavaObject]) -> JavaObject | None:
         return watermarked_key(keys)
 
+    def _form_over(self, child: JavaObject, window: JavaObject) -> WindowForm | None:
+        """The windows, where rows can be kept by pane and given their windows when those end."""
+        return window_form(child, window)
+
     def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:
         return kept_time(time)
 
@@ -141,50 +142,3 @@ class GroupRowsDraft(WindowRowsDraft):
     def _keys_of_rows(self) -> list[JavaObject]:
         """Sessions of all rows are formed by Spark from those of each row."""
         return [key for key in super()._keys_of_rows() if not is_session_window(key)]
-
-
-def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:
-    """A join in which windows of both streams have to be equal: no row can find a partner once its window ended."""
-    if not join.condition().isDefined():
-        return None
-    pairs = list(_equal_keys(join))
-    windows = [pair for pair in pairs if all(is_time_window(key) and watermarked_key([key]) for key in pair)]
-    if not windows:
-        return None
-    pairs.sort(key=lambda pair: pair not in windows[:1])
-    purpose = f"{str(join.joinType().sql()).lower()} join"
-    left, right = (
-        WindowRowsDraft(
-            catalyst,
-            GroupedRows(_Side(child), [pair[side] for pair in pairs], None, purpose),
-            in_panes=False,
-        )
-        for side, child in enumerate((join.left(), join.right()))
-    )
-    return left, right
-
-
-class _Side:
-    """One side of a join in the place of a node that has a single child."""
-
-    def __init__(self, child: JavaObject) -> None:
-        self._child = child
-
-    def child(self) -> JavaObject:
-        return self._child
-
-
-def _equal_keys(join: JavaObject) -> Iterator[tuple[JavaObject, JavaObject]]:
-    """The pairs of expressions that have to be equal, of the left side and of the right."""
-    left, right = join.left().outputSet(), join.right().outputSet()
-    pending = [join.condition().get()]
-    while pending:
-        condition = pending.pop()
-        if kind(condition) == "And":
-            pending += [condition.right(), condition.left()]
-        elif kind(condition) == "EqualTo":
-            one, other = condition.left(), condition.right()
-            if one.references().subsetOf(left) and other.references().subsetOf(right):
-                yield one, other
-            elif one.references().subsetOf(right) and other.references().subsetOf(left):
-                yield other, one

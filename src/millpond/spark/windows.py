@@ -44,14 +44,14 @@ CUSTOM_WINDOW = "millpond.customWindow"
 
 @dataclass(frozen=True)
 class WindowForm:
-    """Aligned windows as Spark wrote them out under an aggregate."""
+    """Aligned windows as Spark wrote them out under an aggregate or a side of a join."""
 
     window: JavaObject
-    """The window column that the aggregate groups by."""
+    """The window column that the rows above have."""
     time: JavaObject
     """The row's time as int64 microseconds, over the columns of `below`."""
     below: JavaObject
-    """The plan under the window arithmetic."""
+    """The plan that gives the rows, without the window arithmetic."""
     size_us: int
     slide_us: int
     offset_us: int
@@ -196,13 +196,12 @@ def expiry_of(catalyst: Catalyst, key: JavaObject) -> tuple[JavaObject, int]:
     return catalyst.micros(key), 1_000_000
 
 
-def window_form(aggregate: JavaObject, window: JavaObject) -> WindowForm | None:
-    """The windows right under the aggregate, if `window` is one of the analyser's and nothing else than the
-    grouping uses it."""
+def window_form(plan: JavaObject, window: JavaObject) -> WindowForm | None:
+    """The windows that the plan's top makes, if `window`, one of its columns, is one of the analyser's. Rows can be
+    kept without it if nothing looks at the column but the grouping above."""
     if not is_time_window(window):
         return None
-    child = aggregate.child()
-    found = _tumbling(child, window) if kind(child) == "Project" else _sliding(child, window)
+    found = _tumbling(plan, window) if kind(plan) == "Project" else _sliding(plan, window)
     return None if found is None else _read_struct(found, window)
 
 
