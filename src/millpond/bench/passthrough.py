@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from millpond.spark.handover import Handover
+
 __all__ = ["Server", "batch_share", "carrier", "live_share", "serve"]
 
 LIVE_FILE = -1
@@ -64,17 +66,19 @@ def carrier(
     sink: Callable[[DataFrame, int], None],
 ) -> Callable[[DataFrame, int], None]:
     """The function for `foreachBatch`: rows to the server, rows from it, the sink."""
+    from millpond.spark.handover import Handover
     from millpond.spark.jvm import Catalyst
 
     settings = Settings()
     # Looking classes up takes longer than a small batch may: once.
     catalyst = Catalyst(frame.sparkSession)
+    handover = Handover(catalyst, frame)
     last_rows: int | None = None
 
     def one_batch(batch: DataFrame, batch_id: int) -> None:
         nonlocal last_rows
         small = last_rows is not None and last_rows <= settings.local_ingest_rows
-        last_rows = _bring(batch.select(*frame.columns), server, batch_id, small)
+        last_rows = _bring(batch.select(*frame.columns), server, batch_id, None if small else handover)
         file, first, end = share(batch_id, last_rows)
         spark, rows = batch.sparkSession, end - first
         if rows <= settings.local_emit_rows:
@@ -91,12 +95,12 @@ def carrier(
     return one_batch
 
 
-def _bring(rows: DataFrame, server: Server, batch_id: int, small: bool) -> int:
-    """Returns how many rows there were."""
-    if small:
+def _bring(rows: DataFrame, server: Server, batch_id: int, handover: Handover | None) -> int:
+    """Returns how many rows there were. `handover`: to tasks; None: by way of the driver."""
+    if handover is None:
         return _put(server.location, batch_id, rows.toArrow().to_batches())
     leave = _Leave(server.location, batch_id, server.directory)
-    return sum(receipt.rows for receipt in rows.mapInArrow(leave, RECEIPT).collect())
+    return sum(receipt.rows for receipt in handover.run(rows, leave, RECEIPT))
 
 
 def _put(location: str, batch_id: int, batches: list[pa.RecordBatch]) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "RECEIPTS",
     "FeedOrder",
     "IngestOrder",
+    "Task",
     "TaskReceipts",
     "emit_task",
     "ingest",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A `mapInArrow` function."""
 
 RECEIPTS = "receipts"
 """The column of what a task gives out."""

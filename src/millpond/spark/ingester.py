@@ -17,6 +17,7 @@ from millpond.errors import InvalidQuery
 from millpond.semantics.operator import OperatorSpec
 from millpond.service.messages import BatchTry, Endpoint, Receipt
 from millpond.settings import Settings
+from millpond.spark.handover import Handover
 from millpond.spark.ingest import (
     RECEIPTS,
     FeedOrder,
@@ -58,6 +59,7 @@ class Ingester:
         self._settings = settings
         self._shard_starts = shard_starts
         self._endpoint = endpoint
+        self._handover = Handover(plan.catalyst, plan.carrier.source)
         self._last_size: tuple[int, int] | None = None
         self._switches = [PrecombineSwitch() for _ in plan.operators]
         self._precombiners = [
@@ -148,7 +150,7 @@ class Ingester:
             if through_driver is not None:
                 done = [through_driver]
             else:
-                tasks = frame.mapInArrow(ingest_task(order), _RECEIPTS).collect()
+                tasks = self._handover.run(frame, ingest_task(order), _RECEIPTS)
                 done = [read_receipts(row[0]) for row in tasks]
         except PythonException as error:
             refused = _REFUSED.search(str(error))

@@ -226,7 +226,7 @@ class Catalyst:
     def _literal(self) -> JavaObject:
         return self._object("org.apache.spark.sql.catalyst.expressions.Literal")
 
-    def literal(self, value: str | int) -> JavaObject:
+    def literal(self, value: str | int | bool) -> JavaObject:
         return self._literal.apply(value)
 
     def null_of(self, data_type: JavaObject) -> JavaObject:
@@ -298,6 +298,26 @@ class Catalyst:
             expressions.MonotonicallyIncreasingID(), self.literal(_NUMBERS_WITHIN_A_TASK)
         )
         return expressions.LessThan(in_task, self.widened(self.literal(rows), self.long_type))
+
+    def calls_python(self, frame: DataFrame) -> bool:
+        """Whether functions of the user's in Python may be in the frame's plan."""
+        patterns = self._object("org.apache.spark.sql.catalyst.trees.TreePattern")
+        plan = frame._jdf.queryExecution().analyzed()
+        return any(plan.containsPattern(pattern()) for pattern in (patterns.PYTHON_UDF, patterns.GENERATOR))
+
+    def checked_lengths(
+        self, frame: DataFrame, columns: Iterable[int], most_bytes: int, message: str
+    ) -> ClassicDataFrame:
+        """The same rows. One with a longer text or binary value in these columns is an error with the message."""
+        expressions, plan = self._expressions, frame._jdf.queryExecution().analyzed()
+        output, most = plan.output(), self.literal(most_bytes)
+        refused = expressions.Cast(
+            expressions.RaiseError(self.literal(message)), self.boolean_type, self.some(None)
+        )
+        for column in columns:
+            too_long = expressions.GreaterThan(expressions.OctetLength(output.apply(column)), most)
+            plan = self.filtered(expressions.If(too_long, refused, self.literal(True)), plan)
+        return self.frame(plan, frame.sparkSession)
 
     def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
         """In the session whose plans are cut."""
