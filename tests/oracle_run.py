@@ -84,6 +84,13 @@ def configured(spark: SparkSession, **values: str) -> Iterator[None]:
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
+def own_directory(scratch: Path) -> Path:
+    """For one of the shapes that a test is given: each has a checkpoint of its own."""
+    directory = scratch / f"shape-{next(_numbers)}"
+    directory.mkdir()
+    return directory
+
+
 def stream(spark: SparkSession, shape: Shape, columns: Columns, scratch: Path) -> DataFrame:
     """The rows that the shape stands for, one file a batch."""
     directory = scratch / f"rows-{next(_numbers)}"

@@ -20,7 +20,17 @@ from millpond.semantics.operator import OutputMode
 from millpond.spark.custom_windows import CustomWindow
 from millpond.spark.frame import StreamFrame
 from tests.oracle_data import KEYS, VALUES, Shape, schema_of, shapes, tables
-from tests.oracle_run import Outputs, assert_refused, assert_same, check, named, run_both, stream, try_shapes
+from tests.oracle_run import (
+    Outputs,
+    assert_refused,
+    assert_same,
+    check,
+    named,
+    own_directory,
+    run_both,
+    stream,
+    try_shapes,
+)
 from tests.streams import read_stream, write_batches
 
 COLUMNS = {
@@ -126,7 +136,7 @@ def test_a_restart_in_the_middle_changes_nothing(
     spark: SparkSession, tmp_path: Path, functions: list[str]
 ) -> None:
     def compare(shape: Shape) -> None:
-        scratch = tmp_path / str(shape.seed)
+        scratch = own_directory(tmp_path)
         rows = timed(stream(spark, shape, COLUMNS, scratch))
         theirs, ours = both(rows, window("ts", "g"), ["g"], functions)
         _, expected = run_both(spark, theirs, "append", scratch, own=ours)

@@ -21,6 +21,7 @@ from tests.oracle_run import (
     check,
     configured,
     named,
+    own_directory,
     run_both,
     stream,
     try_shapes,
@@ -151,7 +152,7 @@ def test_python_code_gets_all_rows_of_a_window(
         started = (
             query(mp.stream(rows))
             .writeStream.foreachBatch(ours)
-            .option("checkpointLocation", str(tmp_path / "python"))
+            .option("checkpointLocation", str(own_directory(tmp_path)))
             .trigger(availableNow=True)
             .start()
         )
