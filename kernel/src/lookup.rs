@@ -16,9 +16,10 @@ const PREFETCH: usize = 16;
 /// What reads cost, since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Keys looked up.
+    /// Keys looked up. Of joins, whose keys have rows in many runs: pairs of key and run, without those that a filter
+    /// rules out.
     pub gets: u64,
-    /// Of these, keys found in memory.
+    /// Of these, those found in memory.
     pub memory_hits: u64,
     /// Of joins: those of them in blocks that were read ahead.
     pub ahead_hits: u64,

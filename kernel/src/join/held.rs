@@ -223,6 +223,7 @@ impl HeldRun {
         let run = &*self.opened(counters)?;
         let hash = |at: usize| keys.hash(wanted[at] as usize);
         let probes = probes_of(run, wanted.len(), hash, counters);
+        counters.gets += probes.len() as u64;
         let in_memory = probes.partition_point(|(block, _)| *block < self.held);
         let (held, mut rest) = probes.split_at(in_memory);
         let mut look = |bytes: &[u8], at: usize, counters: &mut Counters| -> Result<()> {

@@ -218,7 +218,6 @@ impl Step {
         if wanted.is_empty() {
             return Ok(());
         }
-        kept.counters.gets += wanted.len() as u64;
         self.looked_up[side] = wanted.len() as u64;
         let spans = match layout.bounds_partners(side) {
             true => Some(self.spans(layout, chunk, &wanted, side)),
