@@ -61,8 +61,7 @@ def uneven(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
     lengths = ("13 seconds", "5 seconds", "2 seconds")
     one = left.select(F.window("lts", *lengths), F.col("lk").alias("k"), "lname")
     other = right.select(F.window("rts", *lengths), F.col("rk").alias("k"), "rname")
-    # In full outer joins of streams, Spark takes a null key for equal to another.
-    return one.where("k is not null").join(other, ["window", "k"], how)
+    return one.join(other, ["window", "k"], how)
 
 
 def tumbling(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
@@ -161,6 +160,40 @@ def test_a_join_by_window_gives_what_spark_gives(
     last = max(map(end, ours.total()))
     expected = [row for row in theirs.total() if end(row) <= last]
     assert_same(ours.total(), expected, ours.schema, "windows that ended")
+
+
+def test_null_keys_are_equal_in_a_full_outer_join_alone(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = sides(spark, tmp_path, random_batches("lnull"), random_batches("rnull"))
+    one = left.withWatermark("lts", "8 seconds").select(
+        sliding("lts"), F.lit(None).cast("long").alias("k"), "lk"
+    )
+    other = right.withWatermark("rts", "5 seconds").select(
+        sliding("rts"), F.lit(None).cast("long").alias("k"), "rk"
+    )
+    for how, are_joined in (("full_outer", True), ("left_outer", False)):
+        ours = Outputs()
+        start_millpond(one.join(other, ["window", "k"], how), ours, tmp_path / how)
+        assert ours.total()
+        assert any(None not in (row[2], row[3]) for row in ours.total()) == are_joined
+
+
+def test_columns_that_nothing_above_a_join_looks_at_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = sides(spark, tmp_path, random_batches("lsome"), random_batches("rsome"))
+    one = left.withWatermark("lts", "8 seconds").select("*", sliding("lts"))
+    other = right.withWatermark("rts", "5 seconds").select("*", sliding("rts").alias("w"))
+    whole = one.join(other, F.expr("window = w and lk = rk and lv <= rv"), "left_outer")
+    frame = whole.select("window", "lname", (F.col("rname") == F.col("lname")).alias("same"))
+    kept = []
+    for operator in cut(frame, "append").operators:
+        assert isinstance(operator, WindowRowsSpec)
+        kept.append([column.name for column in operator.kept])
+    assert kept == [["lk", "lv", "lname"], ["rk", "rv", "rname"]]
+    ours, theirs = run_both(spark, frame, tmp_path, **BY_TASKS)
+    assert ours.total()
+    last = max(row[0][1] for row in ours.total())
+    assert_same(
+        ours.total(), [row for row in theirs.total() if row[0][1] <= last], ours.schema, "windows that ended"
+    )
 
 
 def test_a_join_gives_all_columns_of_its_sides_as_they_stand(spark: SparkSession, tmp_path: Path) -> None:

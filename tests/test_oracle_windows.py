@@ -48,6 +48,13 @@ def from_a_select(rows: DataFrame) -> DataFrame:
     return made.groupBy("g", "w").agg(*named(MIXED), F.max("w.start").alias("start"))
 
 
+def made_before(rows: DataFrame) -> DataFrame:
+    """Nothing looks at the window up to the grouping, which is over a column and under a filter that others make."""
+    made = rows.withWatermark("ts", "5 seconds").withColumn("w", F.window("ts", "13 seconds", "5 seconds"))
+    above = made.where("i32 % 3 > 0 or i32 is null").select("*", (F.col("g") % 2).alias("half"))
+    return above.withColumnRenamed("w", "window").groupBy("window", "half").agg(*named(MIXED))
+
+
 def by_event_time(rows: DataFrame) -> DataFrame:
     return rows.withWatermark("ts", "5 seconds").groupBy("ts").agg(*named(MIXED))
 
@@ -105,6 +112,8 @@ CASES: list[tuple[str, OutputMode, Callable[[DataFrame], DataFrame]]] = [
     ("time without a zone", "update", time_without_a_zone),
     ("a window column from below", "append", from_a_select),
     ("a window column from below", "update", from_a_select),
+    ("a window column that is handed on", "append", made_before),
+    ("a window column that is handed on", "update", made_before),
     ("by event time", "append", by_event_time),
     ("by event time", "update", by_event_time),
     ("some without time", "append", some_without_time),

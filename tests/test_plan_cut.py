@@ -113,12 +113,26 @@ def test_a_timestamp_key_holds_its_own_expiry(bids: Bids) -> None:
     assert [key.name for key in operator.keys] == ["ts"]
 
 
-def test_a_window_made_before_the_grouping_holds_its_own_expiry(bids: Bids) -> None:
+def test_a_window_made_before_the_grouping_is_kept_in_panes(bids: Bids) -> None:
+    def query(df: DataFrame) -> DataFrame:
+        rows = df.withWatermark("ts", "1 second").withColumn("w", F.window("ts", "10 seconds", "5 seconds"))
+        named = rows.where("price > 10").select(
+            F.col("w").alias("window"), "auction", (F.col("price") * 2).alias("p")
+        )
+        return named.groupBy("window", "auction").agg(F.sum("p"))
+
+    (operator,) = check(bids, query).operators
+    assert isinstance(operator.time, Panes)
+    assert [key.name for key in operator.keys] == ["auction"]
+
+
+def test_a_window_that_is_looked_at_before_the_grouping_holds_its_own_expiry(bids: Bids) -> None:
     (operator,) = check(
         bids,
         lambda df: (
             df.withWatermark("ts", "1 second")
             .select(F.window("ts", "10 seconds", "5 seconds").alias("w"), "auction")
+            .where("second(w.start) < 30")
             .groupBy("w", "auction")
             .count()
         ),

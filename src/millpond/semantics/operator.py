@@ -261,6 +261,13 @@ class GroupRowsSpec(Spec, frozen=True, kw_only=True, tag="group-rows"):
     """What is kept as the query names it; for messages and comparison."""
     purpose: str
     """What is computed on the rows."""
+    late_column: int | None = None
+    """Position of the time (int64 microseconds) by which a row is late, where groups never end: sessions in complete
+    mode."""
+
+    @property
+    def drops_late_rows(self) -> bool:
+        return self.late_column is not None or self.time is not None
 
 
 class Forgetting(msgspec.Struct, frozen=True):

@@ -172,7 +172,7 @@ def drafts_of_join(
 ) -> tuple[Draft, Draft] | JoinDraft:
     """Two operators that keep the rows of a window for Spark to join, or one that joins by itself."""
     check_key_types(catalyst, join)
-    by_window = window_join(catalyst, join) if output_mode == "append" else None
+    by_window = window_join(catalyst, join, needed) if output_mode == "append" else None
     return by_window or JoinDraft(catalyst, join, needed)
 
 

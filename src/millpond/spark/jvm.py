@@ -208,6 +208,9 @@ class Catalyst:
     def both(self, left: JavaObject, right: JavaObject) -> JavaObject:
         return self._expressions.And(left, right)
 
+    def equal_or_both_null(self, equality: JavaObject) -> JavaObject:
+        return self._expressions.EqualNullSafe(equality.left(), equality.right())
+
     def is_not_null(self, child: JavaObject) -> JavaObject:
         return self._expressions.IsNotNull(child)
 

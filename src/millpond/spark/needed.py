@@ -56,13 +56,14 @@ def _event_time(plan: JavaObject) -> JavaObject | None:
 
 
 def needed_down_to(node: JavaObject, below: JavaObject, needed: Needed) -> Needed:
-    """Likewise of a plan some nodes further below."""
+    """Likewise of a plan some nodes further below; None also where it stands there in another form."""
     needed = needed_below(node, needed)
     while needed is not None:
-        (child, *others) = items(node.children())
-        if child.equals(below):
-            return needed
-        if others:
+        children = items(node.children())
+        if len(children) != 1:
             return None
-        node, needed = child, needed_below(child, needed)
+        (node,) = children
+        if node.equals(below):
+            return needed
+        needed = needed_below(node, needed)
     return None

@@ -29,6 +29,7 @@ from millpond.semantics.operator import (
 from millpond.semantics.windows import timer_interval_us
 from millpond.spark.aggregates import BUFFER_COUNTS, Kept, keep
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind, plain_sql, rebuild, to_python_type
+from millpond.spark.panes import panes_below
 from millpond.spark.reshaping import Reshaping, Unnesting, Widths
 from millpond.spark.schemas import ArrowSettings, arrow_schema, nullable_everywhere, struct_of
 from millpond.spark.top import marked_top, top_text
@@ -41,7 +42,6 @@ from millpond.spark.windows import (
     is_session_window,
     session_form,
     watermarked_key,
-    window_form,
 )
 
 __all__ = [
@@ -109,7 +109,7 @@ class AggregateDraft:
         self._form = (
             count_form(grouping, aggregate.child())
             or session_form(catalyst, grouping, aggregate.child())
-            or _pane_form(aggregate, grouping, self._timed_key)
+            or _pane_form(catalyst, aggregate, grouping, self._timed_key)
         )
         self.below = (aggregate.child() if self._form is None else self._form.below,)
 
@@ -119,12 +119,12 @@ class AggregateDraft:
 
 
 def _pane_form(
-    aggregate: JavaObject, grouping: list[JavaObject], timed_key: JavaObject | None
+    catalyst: Catalyst, aggregate: JavaObject, grouping: list[JavaObject], timed_key: JavaObject | None
 ) -> WindowForm | None:
     """Windows are cut into panes only when nothing but the grouping looks at the window column."""
     if timed_key is None or kind(timed_key) != "AttributeReference":
         return None
-    form = window_form(aggregate.child(), timed_key)
+    form = panes_below(catalyst, aggregate.child(), timed_key)
     if form is None:
         return None
     others = [key for key in grouping if not key.semanticEquals(timed_key)]

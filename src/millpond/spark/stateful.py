@@ -18,6 +18,7 @@ from millpond.spark.needed import Needed, id_of, needed_below, needed_down_to
 from millpond.spark.operators import Operator
 from millpond.spark.parts import Hole, Inner, Part, Whole, inner, split_children
 from millpond.spark.unaligned_rows import UnalignedRowsDraft
+from millpond.spark.window_joins import as_in_streams
 
 __all__ = ["Stage", "Taken", "take_apart"]
 
@@ -116,9 +117,9 @@ class _Splitter:
             )
         drafts = drafts_of_join(self._catalyst, node, self._mode, needed)
         if isinstance(drafts, tuple):
-            # The node stays, and looks at all that it looked at.
             left = self._stage(drafts[0], [None])
-            return inner(node, (left, self._stage(drafts[1], [None], partner=left)))
+            right = self._stage(drafts[1], [None], partner=left)
+            return inner(as_in_streams(self._catalyst, node), (left, right))
         hole = self._stage(drafts, [needed_below(node, needed)] * 2)
         return hole if drafts.rest is None else Inner(drafts.rest, (hole,))
 

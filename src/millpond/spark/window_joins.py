@@ -1,32 +1,34 @@
 """Joins of two streams by window: the rows of each side are kept until their window ends, then joined by Spark.
 
-A side mostly makes its windows some way below the join, with the columns that the join looks at above them. Its rows
-are those under the windows, with the same done to them: so each is kept once, in its pane, and gets the window column
-when a window over the pane ends. Where that can't be told from the plan, what is kept are the rows as the side gives
-them, a copy for each window.
+Where the plan allows it (`spark/panes.py`), a row is kept once, in its pane, and gets the window column when a window
+over the pane ends; else what is kept are the rows as the side gives them, a copy for each window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import replace
 
 from millpond.spark.grouped import GroupedRows
 from millpond.spark.jvm import Catalyst, JavaObject, items, kind
-from millpond.spark.needed import id_of, ids_of
+from millpond.spark.needed import Needed, id_of, ids_of
 from millpond.spark.operators import Operator
 from millpond.spark.schemas import ArrowSettings
 from millpond.spark.window_rows import WindowRowsDraft
-from millpond.spark.windows import WindowForm, is_time_window, watermarked_key, window_form
+from millpond.spark.windows import WindowForm, is_time_window, watermarked_key
 
-__all__ = ["window_join"]
+__all__ = ["as_in_streams", "window_join"]
 
 
-def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:
-    """A join in which windows of both streams have to be equal: no row can find a partner once its window ended."""
+def window_join(
+    catalyst: Catalyst, join: JavaObject, needed: Needed = None
+) -> tuple[WindowRowsDraft, WindowRowsDraft] | None:
+    """A join in which windows of both streams have to be equal: no row can find a partner once its window ended.
+    `needed`: what is looked at of the join's columns."""
     if not join.condition().isDefined():
         return None
-    pairs = list(_equal_keys(join))
+    conditions = catalyst.conjuncts(join.condition().get())
+    pairs = [pair for condition in conditions if (pair := _equal_key(join, condition))]
     windows = next(
         (pair for pair in pairs if all(is_time_window(key) and watermarked_key([key]) for key in pair)), None
     )
@@ -36,11 +38,26 @@ def window_join(catalyst: Catalyst, join: JavaObject) -> tuple[WindowRowsDraft, 
     looked_at = ids_of(windows)
     others = [pair for pair in pairs if not looked_at & ids_of(pair)]
     purpose = f"{str(join.joinType().sql()).lower()} join"
+    if needed is not None:
+        needed |= ids_of([join.condition().get()])
     left, right = (
-        _SideDraft(catalyst, side, [pair[number] for pair in (windows, *others)], purpose)
+        _SideDraft(catalyst, side, [pair[number] for pair in (windows, *others)], purpose, needed)
         for number, side in enumerate((join.left(), join.right()))
     )
     return left, right
+
+
+def as_in_streams(catalyst: Catalyst, join: JavaObject) -> JavaObject:
+    """The join as Spark runs it over batches, with the partners that it finds in streams. There it goes by the
+    bytes of the keys, and where it keeps all rows of both sides, a null is equal to a null."""
+    if str(join.joinType().sql()) != "FULL OUTER":
+        return join
+    conditions = [
+        catalyst.equal_or_both_null(c) if c.nullable() and _equal_key(join, c) else c
+        for c in catalyst.conjuncts(join.condition().get())
+    ]
+    condition = catalyst.some(functools.reduce(catalyst.both, conditions))
+    return join.copy(join.left(), join.right(), join.joinType(), condition, join.hint())
 
 
 class _Side:
@@ -54,85 +71,32 @@ class _Side:
 
 
 class _SideDraft(WindowRowsDraft):
-    def __init__(self, catalyst: Catalyst, side: JavaObject, keys: list[JavaObject], purpose: str) -> None:
-        self._columns = items(side.output())
-        super().__init__(catalyst, GroupedRows(_Side(side), keys, None, purpose))
+    def __init__(
+        self, catalyst: Catalyst, side: JavaObject, keys: list[JavaObject], purpose: str, needed: Needed
+    ) -> None:
+        self._columns = [c for c in items(side.output()) if needed is None or id_of(c) in needed]
+        super().__init__(catalyst, GroupedRows(_Side(side), keys, self._columns, purpose))
 
     def finish(self, name: str, arrow: ArrowSettings) -> Operator:
         operator = super().finish(name, arrow)
-        # A join gives all columns that its sides have, as they stand.
+        # A join gives the columns that its sides have, as they stand.
         return replace(operator, results=self._catalyst.seq(self._columns))
 
     def _form_over(self, child: JavaObject, window: JavaObject) -> WindowForm | None:
-        form = _windows_below(self._catalyst, child, window)
+        form = super()._form_over(child, window)
         # Where the window is the only key, copies are spread over the shards by it, and panes are not.
         can_be_placed = form is not None and (len(self._keys) > 1 or form.slide_us < form.size_us)
         return form if can_be_placed else None
 
 
-def _equal_keys(join: JavaObject) -> Iterator[tuple[JavaObject, JavaObject]]:
-    """The pairs of expressions that have to be equal, of the left side and of the right."""
-    left, right = join.left().outputSet(), join.right().outputSet()
-    pending = [join.condition().get()]
-    while pending:
-        condition = pending.pop()
-        if kind(condition) == "And":
-            pending += [condition.right(), condition.left()]
-        elif kind(condition) == "EqualTo":
-            one, other = condition.left(), condition.right()
-            if one.references().subsetOf(left) and other.references().subsetOf(right):
-                yield one, other
-            elif one.references().subsetOf(right) and other.references().subsetOf(left):
-                yield other, one
-
-
-def _windows_below(catalyst: Catalyst, plan: JavaObject, window: JavaObject) -> WindowForm | None:
-    """The windows that `window`, a column of the plan, stands for, under nodes that only hand it on, perhaps under
-    another name. `below` does what those nodes do to the rows under the windows."""
-    passed: list[tuple[JavaObject, list[JavaObject]]] = []
-    column = window
-    while (form := window_form(plan, column)) is None:
-        found = _handed_on(plan, column)
-        if found is None:
-            return None
-        column, others = found
-        passed.append((plan, others))
-        plan = plan.child()
-    return _over_rows(catalyst, passed, replace(form, window=window))
-
-
-def _handed_on(node: JavaObject, window: JavaObject) -> tuple[JavaObject, list[JavaObject]] | None:
-    """What the window column is below the node, and what else the node gives or asks for; None: it does more than
-    hand the column on, or what it does to a row may differ from copy to copy."""
-    match kind(node):
-        case "Filter":
-            others = [node.condition()]
-        case "Project":
-            columns = items(node.projectList())
-            others = [column for column in columns if not column.exprId().equals(window.exprId())]
-            (made, *more) = (column for column in columns if column.exprId().equals(window.exprId()))
-            window = made.child() if kind(made) == "Alias" else made
-            if more or kind(window) != "AttributeReference":
-                return None
-        case _:
-            return None
-    if id_of(window) in ids_of(others) or not all(other.deterministic() for other in others):
+def _equal_key(join: JavaObject, condition: JavaObject) -> tuple[JavaObject, JavaObject] | None:
+    """The expressions that have to be equal by the condition, of the left side and of the right."""
+    if kind(condition) != "EqualTo":
         return None
-    return window, others
-
-
-def _over_rows(
-    catalyst: Catalyst, passed: list[tuple[JavaObject, list[JavaObject]]], form: WindowForm
-) -> WindowForm:
-    """The windows under these nodes, top down, with the nodes over the rows; the window's time goes up with them."""
-    time = form.time
-    # Nothing is computed of rows without a time.
-    below = catalyst.filtered(catalyst.is_not_null(time), form.below) if passed else form.below
-    for node, others in reversed(passed):
-        if kind(node) == "Filter":
-            below = node.withNewChildren(catalyst.seq([below]))
-            continue
-        carried = catalyst.alias(time, "time") if time is form.time else time
-        below = catalyst.project(catalyst.seq([*others, carried]), below)
-        time = carried.toAttribute()
-    return replace(form, below=below, time=time)
+    one, other = condition.left(), condition.right()
+    left, right = join.left().outputSet(), join.right().outputSet()
+    if one.references().subsetOf(left) and other.references().subsetOf(right):
+        return one, other
+    if one.references().subsetOf(right) and other.references().subsetOf(left):
+        return other, one
+    return None

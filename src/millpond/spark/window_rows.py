@@ -3,7 +3,7 @@ functions of groups in pandas or Arrow, and joins of two streams by window (`spa
 
 In append mode rows are kept until their window ends; else for as long as their group is in the result. The node of
 Spark's plan stays where it is and runs as a batch operator over the rows that are given out. Rows that belong
-together come from one shard, and Spark is told so: it needs no shuffle to group or join them.
+together come from one shard, and Spark is told so: it needs no shuffle to group them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from millpond.spark.operators import (
     type_text,
     with_window,
 )
+from millpond.spark.panes import panes_below
 from millpond.spark.schemas import ArrowSettings
-from millpond.spark.windows import WindowForm, is_session_window, watermarked_key, window_form
+from millpond.spark.windows import WindowForm, is_session_window, watermarked_key
 
 __all__ = ["GroupRowsDraft", "WindowRowsDraft"]
 
@@ -70,6 +71,7 @@ class WindowRowsDraft:
             inputs.position(self._catalyst.normalized_key(key), f"the key {plain_sql(key)}") for key in keys
         ]
         time = time_of(self._catalyst, inputs, self._timed_key, self._form)
+        late = self._late_column(inputs)
         slots = list(self._kept)
         window = None
         if self._form is not None:
@@ -86,6 +88,7 @@ class WindowRowsDraft:
             kept=tuple(Column(str(attribute.name()), type_text(attribute)) for attribute in self._kept),
             purpose=self._purpose,
             hint=self._decided_by,
+            **({} if late is None else {"late_column": late}),
         )
         return Operator(
             spec=spec,
@@ -102,10 +105,14 @@ class WindowRowsDraft:
 
     def _form_over(self, child: JavaObject, window: JavaObject) -> WindowForm | None:
         """The windows, where rows can be kept by pane and given their windows when those end."""
-        return window_form(child, window)
+        return panes_below(self._catalyst, child, window)
 
     def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:
         return kept_time(time)
+
+    def _late_column(self, inputs: Inputs) -> int | None:  # noqa: ARG002
+        """By which rows are late, where that is not the time that ends their group."""
+        return None
 
     def _placing_keys(self) -> list[JavaObject]:
         """A window's rows are spread over the shards by the other keys; where there are none, by the window."""
@@ -135,6 +142,14 @@ class GroupRowsDraft(WindowRowsDraft):
 
     def _kept_time(self, time: TimeSpec | None) -> tuple[int, ...]:  # noqa: ARG002
         return ()
+
+    def _late_column(self, inputs: Inputs) -> int | None:
+        """As in Spark, where sessions are late in complete mode too, and nothing else is."""
+        session = next(filter(is_session_window, self._keys), None)
+        if self._timed_key is not None or session is None or watermarked_key([session]) is None:
+            return None
+        end = self._catalyst.micros(self._catalyst.struct_field(session, 1))
+        return inputs.position(end, f"the end of {session.name()}")
 
     def _placing_keys(self) -> list[JavaObject]:
         return self._keys_of_rows()

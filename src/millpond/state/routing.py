@@ -33,19 +33,26 @@ class RowRouter:
         layout, self._looked_at = routing_layout(spec)
         self._kept = list(spec.kept_columns)
         self._with_hash = isinstance(spec, GroupRowsSpec)
+        self._late_column = spec.late_column if isinstance(spec, GroupRowsSpec) else None
+        self._late_before_us = late_before_us
+        self._left_out = 0
         self._router = Router(layout, list(shard_starts), late_before_us)
         self._gathered: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self.memory_bytes = 0
 
     @property
     def rows(self) -> int:
-        return self._router.rows
+        return self._router.rows + self._left_out
 
     @property
     def late_rows(self) -> int:
-        return self._router.late_rows
+        return self._router.late_rows + self._left_out
 
     def push(self, batch: pa.RecordBatch) -> None:
+        if self._late_column is not None and self._late_before_us is not None:
+            given = batch.num_rows
+            batch = _in_time(batch, self._late_column, self._late_before_us)
+            self._left_out += given - batch.num_rows
         kept = batch.select(self._kept)
         for shard, slice_, rows, hashes in self._router.route(batch.select(self._looked_at)):
             # Rows of one batch mostly go many ways; where all go one way there is nothing to pick out.
@@ -87,7 +94,7 @@ class ArrivalRouter:
         self.rows += batch.num_rows
         in_time = batch
         if self._late_before_us is not None:
-            in_time = batch.filter(pc.greater(batch.column(self._end), self._late_before_us))
+            in_time = _in_time(batch, self._end, self._late_before_us)
             self.late_rows += batch.num_rows - in_time.num_rows
         for shard, _, rows, _ in self._router.route(in_time.select(self._keys)):
             part = in_time if len(rows) == in_time.num_rows else in_time.take(rows)
@@ -98,6 +105,10 @@ class ArrivalRouter:
         gathered, self._gathered = self._gathered, {}
         self.memory_bytes = 0
         return [(shard, batch) for shard, parts in gathered.items() for batch in _joined(parts)]
+
+
+def _in_time(batch: pa.RecordBatch, column: int, late_before_us: int) -> pa.RecordBatch:
+    return batch.filter(pc.greater(batch.column(column), late_before_us))
 
 
 def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
