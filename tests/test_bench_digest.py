@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_windows_are_part_of_the_key(tmp_path: Path) -> None:
         {"key": 1, "n": 1, "window.end": 10, "window.start": 0},
         {"key": 1, "n": 2, "window.end": 15, "window.start": 5},
     ]
+
+
+def test_windows_that_have_not_ended_do_not_count(tmp_path: Path) -> None:
+    ends = [
+        datetime(2034, 12, 31, tzinfo=UTC),
+        datetime(2035, 1, 1, tzinfo=UTC),
+        datetime(2035, 1, 2, tzinfo=UTC),
+    ]
+    write(tmp_path, [{"window": {"end": end}, "n": n} for n, end in enumerate([*ends, None])])
+    assert sorted(last_rows(tmp_path, [], ended_by=ends[1])["n"].to_pylist()) == [0, 1, 3]
+    assert sorted(last_rows(tmp_path, [])["n"].to_pylist()) == [0, 1, 2, 3]
 
 
 def test_differences_show_changed_and_missing_rows(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from millpond.bench.settings import FLOOR, KEEPS_BATCHES, engine_settings, sessi
 from millpond.bench.slow_storage import LATENCIES_MS, StateLatency, compiled, slow_settings
 from millpond.bench.trace import TraceReplay
 from millpond.bench.workload import Prepared, StreamingWorkload, Workload, has_outputs, keep_outputs
+from millpond.workloads.scales import CLOSED_BY
 
 __all__ = ["Comparison", "EngineRun", "Plan", "Watcher", "compare"]
 
@@ -201,7 +202,7 @@ class _Results:
         self.difference: str | None = None
 
     def add(self, engine: str, output: Path) -> str:
-        rows = last_rows(output, self._keys, only_last_batch=self._complete)
+        rows = last_rows(output, self._keys, only_last_batch=self._complete, ended_by=CLOSED_BY)
         found = digest(rows)
         if engine == FLOOR:
             return found

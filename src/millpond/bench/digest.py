@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +17,15 @@ import pyarrow.parquet as pq
 __all__ = ["differences", "digest", "last_rows"]
 
 
-def last_rows(output: Path, keys: Sequence[str], *, only_last_batch: bool = False) -> pa.Table:
+_WINDOW_END = "window.end"
+
+
+def last_rows(
+    output: Path, keys: Sequence[str], *, only_last_batch: bool = False, ended_by: datetime | None = None
+) -> pa.Table:
     """The last row of each key over the batches under `output`, in the order of the keys; without keys every row, in
-    the order of all columns. `only_last_batch`: each batch is the whole result."""
+    the order of all columns. `only_last_batch`: each batch is the whole result. `ended_by`: windows that end later
+    never do, so that some engines give out rows of them and others none; they are left out."""
     directories = sorted(output.glob("batch=*"), key=lambda path: int(path.name.partition("=")[2]))
     tables = []
     for directory in directories[-1:] if only_last_batch else directories:
@@ -27,6 +34,9 @@ def last_rows(output: Path, keys: Sequence[str], *, only_last_batch: bool = Fals
     if not tables:
         return pa.table({})
     rows = pa.concat_tables(tables)
+    if ended_by is not None and _WINDOW_END in rows.column_names:
+        is_later = pc.greater(rows[_WINDOW_END], pa.scalar(ended_by, rows[_WINDOW_END].type))
+        rows = rows.filter(pc.invert(pc.fill_null(is_later, fill_value=False)))
     return _last(rows, keys) if keys else rows.sort_by([(name, "ascending") for name in rows.column_names])
 
 

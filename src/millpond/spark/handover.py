@@ -56,12 +56,7 @@ class Handover:
         self._catalyst = catalyst
         self._bounded = catalyst.calls_python(source)
 
-    def run(
-        self,
-        frame: DataFrame,
-        function: Task,
-        schema: StructType | str,
-    ) -> list[Row]:
+    def run(self, frame: DataFrame, function: Task, schema: StructType | str) -> list[Row]:
         small = self._with_small_rows(frame)
         if small is not None:
             conf = frame.sparkSession.conf
@@ -93,9 +88,7 @@ class Handover:
             return None
         if not texts:
             return frame
-        return self._catalyst.checked_lengths(
-            frame, texts, _MOST_BATCH_BYTES // (rows * len(texts)), _LARGE_ROW
-        )
+        return self._catalyst.checked_lengths(frame, texts, _MOST_BATCH_BYTES // rows, _LARGE_ROW)
 
 
 def _texts(schema: StructType) -> list[int] | None:

@@ -311,16 +311,21 @@ class Catalyst:
     def checked_lengths(
         self, frame: DataFrame, columns: Iterable[int], most_bytes: int, message: str
     ) -> ClassicDataFrame:
-        """The same rows. One with a longer text or binary value in these columns is an error with the message."""
+        """The same rows. One whose text or binary values in these columns are longer is an error with the message."""
         expressions, plan = self._expressions, frame._jdf.queryExecution().analyzed()
-        output, most = plan.output(), self.literal(most_bytes)
+        output, none = plan.output(), self.literal(0)
+        lengths = (
+            expressions.Coalesce(self.seq([expressions.OctetLength(output.apply(column)), none]))
+            for column in columns
+        )
+        too_long = expressions.GreaterThan(
+            functools.reduce(expressions.Add, lengths), self.literal(most_bytes)
+        )
         refused = expressions.Cast(
             expressions.RaiseError(self.literal(message)), self.boolean_type, self.some(None)
         )
-        for column in columns:
-            too_long = expressions.GreaterThan(expressions.OctetLength(output.apply(column)), most)
-            plan = self.filtered(expressions.If(too_long, refused, self.literal(True)), plan)
-        return self.frame(plan, frame.sparkSession)
+        is_passed = expressions.If(too_long, refused, self.literal(True))
+        return self.frame(self.filtered(is_passed, plan), frame.sparkSession)
 
     def own_frame(self, plan: JavaObject) -> ClassicDataFrame:
         """In the session whose plans are cut."""

@@ -18,6 +18,7 @@ from millpond.workloads.readwrite import ReadWrite
 from millpond.workloads.ysb import Ysb
 
 __all__ = [
+    "CLOSED_BY",
     "STREAMS",
     "Shape",
     "Size",
@@ -51,7 +52,8 @@ _FILLING_ROWS = 2_000_000
 _PEOPLE = 40_000_000
 """What makes a gigabyte of the smallest state, a count for each."""
 _NEXMARK = ("bids", "auctions", "persons")
-_FAR = datetime(2035, 1, 1, tzinfo=UTC)
+CLOSED_BY = datetime(2035, 1, 1, tzinfo=UTC)
+"""Rows of this time close every window that ends before it."""
 _KEYS = {"auction", "bidder", "id", "seller", "vehicle", "job", "order_id"}
 _PASSING: dict[str, dict[str, Any]] = {"tasks": {"event_type": 1}, "ads": {"event_type": "view"}}
 """Spark filters before it looks at the time: a row that a query's filter drops moves no watermark."""
@@ -225,7 +227,7 @@ def closing_rows(
         row = rows.slice(0, 1).to_pylist()[0] | _PASSING.get(stream, {})
         for name, value in row.items():
             if isinstance(value, datetime):
-                row[name] = _FAR + timedelta(seconds=1) if name == "expires" else _FAR
+                row[name] = CLOSED_BY + timedelta(seconds=1) if name == "expires" else CLOSED_BY
             elif name in _KEYS:
                 row[name] = -1 - place
         if form == "json":
