@@ -118,3 +118,22 @@ def compare_by_batch(ours: Outputs, theirs: Outputs) -> None:
     assert ours.batches.keys() == theirs.batches.keys()
     for batch, its in theirs.batches.items():
         assert_same(ours.batches[batch], its, ours.schema, f"batch {batch}")
+
+
+def started_thrice(
+    spark: SparkSession,
+    scratch: Path,
+    left: list[pa.Table],
+    right: list[pa.Table],
+    query: Query,
+) -> Outputs:
+    """What a query gives that reads two batches of each side, stops, and goes on from its checkpoint."""
+    directories = [scratch / "l", scratch / "r"]
+    given = Outputs()
+    for start, end in ((0, 2), (2, 4), (4, 6)):
+        write_batches(directories[0], left[start:end])
+        write_batches(directories[1], right[start:end])
+        streams = [read_stream(spark, directory, SCHEMA) for directory in directories]
+        one, other = (s.toDF(*(p + n for n in s.columns)) for p, s in zip("lr", streams, strict=True))
+        start_millpond(query(one, other), given, scratch / "parts")
+    return given

@@ -14,9 +14,15 @@ import millpond as mp
 from millpond.errors import InvalidQuery
 from millpond.semantics.operator import JoinSpec, JoinTime
 from millpond.spark.plan import cut
-from tests.join_run import SCHEMA, compare_by_batch, random_batches, run_both, sides, start_millpond
+from tests.join_run import (
+    compare_by_batch,
+    random_batches,
+    run_both,
+    sides,
+    start_millpond,
+    started_thrice,
+)
 from tests.oracle_run import Outputs, assert_same
-from tests.streams import read_stream, write_batches
 
 INTERVAL = "lk = rk and lts >= rts - interval 10 seconds and lts <= rts + interval 20 seconds"
 
@@ -226,20 +232,14 @@ def test_another_watermark_is_named(spark: SparkSession, tmp_path: Path) -> None
 
 def test_a_restarted_outer_join_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
     left, right = random_batches("le"), random_batches("re")
-    one, other = watermarked(*sides(spark, tmp_path, left, right))
-    frame = one.join(other, F.expr(INTERVAL), "full_outer").where("lk is not null or rk is not null")
+
+    def query(one: DataFrame, other: DataFrame) -> DataFrame:
+        one, other = watermarked(one, other)
+        return one.join(other, F.expr(INTERVAL), "full_outer").where("lk is not null or rk is not null")
+
     whole = Outputs()
-    start_millpond(frame, whole, tmp_path / "whole")
-    again = [tmp_path / "l", tmp_path / "r"]
-    parts = Outputs()
-    for start, end in ((0, 2), (2, 4), (4, 6)):
-        write_batches(again[0], left[start:end])
-        write_batches(again[1], right[start:end])
-        streams = [read_stream(spark, directory, SCHEMA) for directory in again]
-        streams = [s.toDF(*(p + n for n in s.columns)) for p, s in zip("lr", streams, strict=True)]
-        one, other = watermarked(*streams)
-        frame = one.join(other, F.expr(INTERVAL), "full_outer").where("lk is not null or rk is not null")
-        start_millpond(frame, parts, tmp_path / "parts")
+    start_millpond(query(*sides(spark, tmp_path, left, right)), whole, tmp_path / "whole")
+    parts = started_thrice(spark, tmp_path, left, right, query)
     assert_same(parts.total(), whole.total(), whole.schema, "all batches")
 
 

@@ -15,9 +15,8 @@ from pyspark.sql import functions as F
 import millpond as mp
 from millpond.semantics.operator import KeyedTime, Panes, WindowRowsSpec
 from millpond.spark.plan import cut
-from tests.join_run import SCHEMA, random_batches, run_both, sides, start_millpond
+from tests.join_run import random_batches, run_both, sides, start_millpond, started_thrice
 from tests.oracle_run import Outputs, assert_same, configured
-from tests.streams import read_stream, write_batches
 
 Query = Callable[[DataFrame, DataFrame, str], DataFrame]
 SHUFFLED = {
@@ -282,12 +281,5 @@ def test_a_restarted_join_by_window_goes_on_where_it_ended(spark: SparkSession, 
     whole = Outputs()
     start_millpond(query(*sides(spark, tmp_path, left, right)), whole, tmp_path / "whole")
     assert whole.total()
-    again = [tmp_path / "l", tmp_path / "r"]
-    parts = Outputs()
-    for start, end in ((0, 2), (2, 4), (4, 6)):
-        write_batches(again[0], left[start:end])
-        write_batches(again[1], right[start:end])
-        streams = [read_stream(spark, directory, SCHEMA) for directory in again]
-        one, other = (s.toDF(*(p + n for n in s.columns)) for p, s in zip("lr", streams, strict=True))
-        start_millpond(query(one, other), parts, tmp_path / "parts")
+    parts = started_thrice(spark, tmp_path, left, right, query)
     assert_same(parts.total(), whole.total(), whole.schema, "all batches")
